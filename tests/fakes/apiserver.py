@@ -140,6 +140,9 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(*refusal)
         elif parts[-1] == "log":
             self.log(parts[-2], query)
+        elif parts[:3] == ["api", "v1", "nodes"] and len(parts) == 4:
+            node = cluster.objects.get("nodes", {}).get(parts[3])
+            self.answer(node) if node else self.refuse(404, f'nodes "{parts[3]}" not found')
         elif parts[0] == "apis" and len(parts) <= 3:
             self.discover(*parts[1:])
         elif len(parts) < 3 or (parts[0] == "apis" and not self.serves(parts)):

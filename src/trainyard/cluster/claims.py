@@ -99,7 +99,7 @@ def explain_existing(objects: dict[str, list[dict]], events: list[dict], known: 
     """Explain claims that the release's pods mount, are not its own (existingClaim), and are not bound."""
     volumes = [one for pod in objects["pods"] for one in pod["spec"].get("volumes") or []]
     used = {one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one}
-    found = [one for one in objects.get("claims_of_others", []) if one["metadata"]["name"] in used]
+    found = [one for one in objects.get("claims_of_namespace", []) if one["metadata"]["name"] in used]
     return [claim(one, events) for one in found if name(one) not in known and phase_of(one) != "Bound"]
 
 

@@ -65,3 +65,8 @@ def readiness(thing: dict) -> dict:
     held = thing.get("status", {}).get("conditions") or []
     found: dict = next((one for one in held if one["type"] == "Ready"), {})
     return found
+
+
+def say_times(total: int) -> str:
+    """Say behind a state how often pods were created anew; nothing where they were not."""
+    return f", pods recreated {'once' if total == 1 else f'{total} times'}" if total else ""

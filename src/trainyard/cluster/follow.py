@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from trainyard.cluster import inventory, kube, parsing, trainjobs, why
-from trainyard.cluster.errors import KubeError, UnreachableError
+from trainyard.cluster import inventory, kube, lost_nodes, parsing, trainjobs, why
+from trainyard.cluster.errors import KubeError, RefusedError, UnreachableError
 from trainyard.cluster.findings import conditions, name
 from trainyard.cluster.watching import Watched
 from trainyard.core.exits import printable
@@ -51,15 +51,19 @@ def log_reader(namespace: str) -> Callable[[str, str], str]:
     def last(pod: str, container: str) -> str:
         when, line = kept.get((pod, container), (-EVERY, ""))
         if time.monotonic() - when >= EVERY:
-            with contextlib.suppress(UnreachableError):  # while the API server is away, the line of before counts
+            try:
                 line = kube.logs(pod, namespace, container, tail=1, timeout=10).strip()
+            except UnreachableError:
+                pass  # while the API server is away, the line of before counts
+            except RefusedError as error:
+                line = str(error)
             kept[pod, container] = time.monotonic(), line
         return line
 
     return last
 
 
-def stage(job: dict, pods: list[dict], last_line: Callable[[str, str], str]) -> str:
+def stage(job: dict, pods: list[dict], last_line: Callable[[str, str], str], now: datetime) -> str:
     """Say in one line what a job is doing now."""
     held = conditions(job)
     for state in ENDED & set(held):
@@ -67,6 +71,8 @@ def stage(job: dict, pods: list[dict], last_line: Callable[[str, str], str]) -> 
     pod = leader(job, pods)
     if pod is None:
         return "waits for its operator" if job["kind"] != "Job" else "waits for its pod"
+    if lost_nodes.is_held(pod, now):
+        return f"{pod['metadata']['name']}: Terminating, and it does not end: see trainyard why"
     for status, init in why.containers(pod):
         waiting = status["state"].get("waiting", {})
         if waiting.get("reason") not in (None, "PodInitializing"):
@@ -122,7 +128,7 @@ def follow(
             if absent is not None and now - absent >= REPLACED:
                 raise next(iter(seen.refused), KubeError(f"release {release} has no job in namespace {namespace}"))
             for job in jobs:
-                text = stage(job, objects["pods"], last_line)
+                text = stage(job, objects["pods"], last_line, datetime.now(UTC))
                 if shown.get(name(job)) != text:
                     shown[name(job)] = text
                     print(line(now - start, name(job), text), flush=True)

@@ -5,7 +5,7 @@ import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from trainyard.cluster import crds, kube, trainjobs, versions
+from trainyard.cluster import crds, kube, lost_nodes, trainjobs, versions
 from trainyard.cluster.errors import RefusedError
 
 INSTANCE = "app.kubernetes.io/instance"
@@ -23,6 +23,7 @@ KINDS = (
 WORKLOADS = "workloads.kueue.x-k8s.io"
 CAUSES = ("networkpolicies", "externalsecrets.external-secrets.io", WORKLOADS)
 PRIORITY_CLASSES = "workloadpriorityclasses.kueue.x-k8s.io"
+MOST_NODES = 64  # that are looked at
 OPERATORS = {"pytorchjobs.kubeflow.org": "training-operator", "mpijobs.kubeflow.org": "mpi-operator"}
 
 
@@ -61,7 +62,22 @@ def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
 def read_all(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read all that a release owns, and what may keep it waiting beside its jobs."""
     own, causes = read_release(release, namespace), read_causes(release, namespace)
-    return own | causes | {"refused": own["refused"] + causes["refused"]}
+    starting = read_nodes(own["pods"])
+    return own | causes | {"refused": own["refused"] + causes["refused"], "nodes": starting}
+
+
+def read_nodes(pods: list[dict]) -> list[dict]:
+    """Read the nodes of pods that have not started, as far as this user may: nothing else tells that they are lost."""
+    names = sorted({pod["spec"]["nodeName"] for pod in pods if lost_nodes.is_starting(pod)})[:MOST_NODES]
+
+    def look(name: str) -> list[dict]:
+        try:
+            return [kube.read(f"/api/v1/nodes/{name}")]
+        except RefusedError:
+            return []
+
+    with ThreadPoolExecutor(16) as pool:
+        return [node for found in pool.map(look, names) for node in found]
 
 
 def list_kinds(
@@ -87,7 +103,7 @@ def list_kinds(
 
 
 def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
-    """Read what may keep a release waiting beside its jobs: policies, secrets of stores, queues, others' claims."""
+    """Read what may keep a release waiting beside its jobs: policies, secrets of stores, queues, all claims."""
     own, refused = f"{INSTANCE}={release}", list[dict]()
     found = list_kinds({kind: own if "kueue" not in kind else "" for kind in CAUSES}, namespace, refused)
     found["refused"] = refused
@@ -97,8 +113,8 @@ def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
     with contextlib.suppress(RefusedError):  # they are the cluster's, and this user may not be allowed to look
         found[PRIORITY_CLASSES] = kube.items(PRIORITY_CLASSES, None)
     names = {f"{release}-data", f"{release}-results"}
-    found["claims_of_others"] = kube.items("persistentvolumeclaims", namespace)
-    found["claims_of_its_name"] = [one for one in found["claims_of_others"] if one["metadata"]["name"] in names]
+    found["claims_of_namespace"] = kube.items("persistentvolumeclaims", namespace)
+    found["claims_of_its_name"] = [one for one in found["claims_of_namespace"] if one["metadata"]["name"] in names]
     return found
 
 

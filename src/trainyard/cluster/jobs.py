@@ -6,7 +6,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
-from trainyard.cluster import follow, inventory, trainjobs, why
+from trainyard.cluster import follow, inventory, lost_nodes, trainjobs, why
 from trainyard.cluster.findings import conditions, since
 
 PART_OF = "app.kubernetes.io/part-of=trainyard"
@@ -119,7 +119,7 @@ def mounted_claims(spec: dict) -> set[str]:
     return {one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one}
 
 
-def state(job: dict, pod: dict | None) -> str:
+def state(job: dict, pod: dict | None, now: datetime) -> str:
     """Return a job's state in one word; `pod` is the one whose log tells how far it is, if it exists."""
     held = conditions(job)
     if "Failed" in held:
@@ -131,7 +131,7 @@ def state(job: dict, pod: dict | None) -> str:
         return "Queued" if QUEUE in job["metadata"].get("labels", {}) else "Suspended"
     if pod is None:
         return "Restarting" if "Restarting" in held else "Pending"
-    return state_of_pod(pod)
+    return "Terminating" if lost_nodes.is_held(pod, now) else state_of_pod(pod)
 
 
 def state_of_pod(pod: dict) -> str:

@@ -272,7 +272,8 @@ def logs(
     """Return a pod's log, its last lines, or those of the last seconds (`since`).
 
     It is empty where the container has not started or nobody has its log. Raises UnreachableError, too, where the
-    kubelet gave the API server no answer: the log is there, and may be read later.
+    kubelet gave the API server no answer: the log is there, and may be read later; and RefusedError where this user may
+    not read it.
     """
     query = {"container": container, "tailLines": tail, "sinceSeconds": since}
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
@@ -283,6 +284,8 @@ def logs(
     except RefusedError as error:
         if error.status == 429 or error.status >= 500:
             raise UnreachableError(str(error)) from error
+        if error.status == 403:
+            raise
         return ""
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from trainyard.cluster import kube
-from trainyard.cluster.errors import UnreachableError
+from trainyard.cluster.errors import RefusedError, UnreachableError
 from trainyard.cluster.findings import Finding, since
 from trainyard.cluster.lost_nodes import OUT_OF_SERVICE
 
@@ -181,7 +181,7 @@ def answers(pod: dict) -> bool:
             kube.logs(pod["metadata"]["name"], pod["metadata"]["namespace"], one["name"], tail=1)
             for one in running(pod)
         )
-    except UnreachableError:
+    except (RefusedError, UnreachableError):
         return False
 
 

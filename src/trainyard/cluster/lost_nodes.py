@@ -7,8 +7,10 @@ its pods are then removed at once, and volumes detached
 
 The node controller marks the ready pods of a lost node as not ready, without a reason; a kubelet always gives one. So a
 pod that is ready is on a node that answers, and the taint would be wrong; one that was not ready before tells nothing.
+So of a pod that has not started the node itself is looked at, where this user may read it.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from trainyard.cluster.findings import Finding, events_of, name, readiness, since, when
@@ -29,29 +31,38 @@ FINALIZERS = (
 )
 
 
-def explain(thing: dict, events: list[dict], now: datetime) -> Finding | None:
-    """Explain a pod whose node does not answer; None for any other."""
+def explain(thing: dict, events: list[dict], now: datetime, nodes: Mapping[str, dict]) -> Finding | None:
+    """Explain a pod whose node does not answer; None for any other. `nodes` are those of pods that have not started."""
+    if deleted := thing["metadata"].get("deletionTimestamp"):
+        return explain_deleted(thing) if since(deleted, now) > GONE_AFTER else None
     node = thing["spec"].get("nodeName", "")
-    deleted = thing["metadata"].get("deletionTimestamp")
-    if deleted and since(deleted, now) > GONE_AFTER:
-        if held := explain_finalizers(thing):
-            return held
-        ready = readiness(thing)
-        if ready.get("status") == "True":
-            text = f"it should be gone, and its node {node} answers, as far as is known: a process in it does not end"
-            return Finding(name(thing), "Terminating", text, HANGS)
-        text = f"it should be gone: its node does not answer{f' ({node})' if node else ''}"
-        text += ", or a process in it does not end" if ready.get("reason") else ""
-        return Finding(name(thing), "Terminating", text, take_out_of_service(node) or remedy("Node lost", CONTAINERS))
-    if deleted or not node or not is_unready(thing):
-        return None
-    lost = [e for e in events_of(thing, events) if e.get("reason") == "NodeNotReady"]
-    if not lost:
+    told = ""
+    if is_starting(thing):
+        ready = readiness(nodes.get(node, {}))
+        if ready.get("status") == "Unknown":  # a kubelet says False itself, as while its network plugin starts
+            told = f"has not answered since {ready.get('lastTransitionTime')}"
+    elif node and is_unready(thing):
+        lost = [e for e in events_of(thing, events) if e.get("reason") == "NodeNotReady"]
+        told = f"is not ready (told last at {when(lost[-1])})" if lost else ""
+    if not told:
         return None
     patience = tolerated_seconds(thing)
     then = "keeps the pod until the node is back" if patience is None else f"deletes the pod after {patience} s"
-    text = f"its node {node} is not ready (told last at {when(lost[-1])}): Kubernetes {then}"
-    return Finding(name(thing), "Running, as far as is known", text, take_out_of_service(node))
+    state = f"{thing['status']['phase']}, as far as is known"
+    return Finding(name(thing), state, f"its node {node} {told}: Kubernetes {then}", take_out_of_service(node))
+
+
+def explain_deleted(thing: dict) -> Finding:
+    """Explain a deleted pod that should be gone."""
+    if held := explain_finalizers(thing):
+        return held
+    node, ready = thing["spec"].get("nodeName", ""), readiness(thing)
+    if ready.get("status") == "True":
+        text = f"it should be gone, and its node {node} answers, as far as is known: a process in it does not end"
+        return Finding(name(thing), "Terminating", text, HANGS)
+    text = f"it should be gone: its node does not answer{f' ({node})' if node else ''}"
+    text += ", or a process in it does not end" if ready.get("reason") else ""
+    return Finding(name(thing), "Terminating", text, take_out_of_service(node) or remedy("Node lost", CONTAINERS))
 
 
 def take_out_of_service(node: str) -> str:
@@ -61,6 +72,17 @@ def take_out_of_service(node: str) -> str:
         "recreated elsewhere at once. Take the taint off when the node is back. Where the node runs, and its storage "
         "hangs, see its mounts; kubectl delete pod --force frees the pod's name, but not its volumes"
     )
+
+
+def is_starting(thing: dict) -> bool:
+    """Whether a pod has a node, and its main containers have not started there."""
+    return bool(thing["spec"].get("nodeName") and thing.get("status", {}).get("phase") == "Pending")
+
+
+def is_held(thing: dict, now: datetime) -> bool:
+    """Whether a deleted pod cannot end: its node does not answer, or it should be gone for long."""
+    deleted = thing["metadata"].get("deletionTimestamp")
+    return bool(deleted) and (is_unready(thing) or since(deleted, now) > GONE_AFTER)
 
 
 def is_unready(thing: dict) -> bool:

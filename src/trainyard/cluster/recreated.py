@@ -1,11 +1,16 @@
-"""Pods that training-operator has recreated: how they ended stands in their job's events, also when they are gone."""
+"""Pods that came to an end and have others in their place, and the remedies that are not needed for that reason.
+
+How pods ended that training-operator has recreated stands in their job's events, also when they are gone.
+"""
 
 import re
 
-from trainyard.cluster.findings import Finding, name, when
+from trainyard.cluster import trainjobs
+from trainyard.cluster.findings import Finding, name, say_times, when
 from trainyard.cluster.remedies import EXIT_CODES, MEMORY
 
 MANY = 3  # recreated pods from which on an end is no accident
+JOB_LABELS = ("training.kubeflow.org/job-name", "batch.kubernetes.io/job-name", trainjobs.JOBSET_NAME)  # on its pods
 FOLLOWS = (138, 143)  # codes of pods that lost another one, or were stopped
 # Events of training-operator: one a death, and one with the container's word
 CREATED = re.compile(r"Created pod: (?P<pod>\S+)")
@@ -33,7 +38,7 @@ def explain(thing: dict, state: str, events: list[dict]) -> Finding | None:
         return None
     again = recreations(mine)
     total = sum(again.values()) or sum(times(event) for event, _ in deaths)
-    state = f"{state}, pods recreated {'once' if total == 1 else f'{total} times'}"
+    state += say_times(total)
     words = [(e, told) for e in sorted(mine, key=when) if (told := ABNORMAL.match(e["message"]))]
     if killed := [(e, told) for e, told in words if e.get("reason") == "OOMKilled"]:
         event, told = killed[-1]
@@ -58,3 +63,49 @@ def recreations(events: list[dict]) -> dict[str, int]:
 def times(event: dict) -> int:
     """Return how often an event happened."""
     return event.get("count") or (event.get("series") or {}).get("count") or 1
+
+
+def drop_overcome_remedy(findings: list[Finding], thing: dict, succeeded: set[str]) -> list[Finding]:
+    """Take the remedy from what a pod failed on when its job is one of those that have succeeded since, by a retry."""
+    labels = thing["metadata"].get("labels", {})
+    if not any(labels.get(key) in succeeded for key in JOB_LABELS):
+        return findings
+    return [f._replace(state=f"{f.state}, overcome by a retry", remedy="") if f.remedy else f for f in findings]
+
+
+def name_retries(pods: list[dict]) -> dict[str, str]:
+    """Return the newest pod of a Job that waits or runs in place of a failed one, by the failed one's uid.
+
+    One that has failed again and again has none: its cause is no accident, and keeps its remedy.
+    """
+    places: dict[tuple[str, str], list[dict]] = {}  # by the Job's uid, and the index in it
+    for one in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])):
+        index = one["metadata"].get("labels", {}).get(trainjobs.INDEX, "")
+        for owner in one["metadata"].get("ownerReferences", []):
+            if owner["kind"] == "Job":
+                places.setdefault((owner["uid"], index), []).append(one)
+    retries: dict[str, str] = {}
+    for *before, newest in places.values():
+        failed = [one for one in before if one.get("status", {}).get("phase") == "Failed"]
+        lives = newest.get("status", {}).get("phase") in ("Pending", "Running")
+        if lives and len(failed) < MANY and "deletionTimestamp" not in newest["metadata"]:
+            retries |= {one["metadata"]["uid"]: newest["metadata"]["name"] for one in failed}
+    return retries
+
+
+def drop_retried_remedy(findings: list[Finding], thing: dict, retries: dict[str, str]) -> list[Finding]:
+    """Take the remedy from what a pod failed on that is one of those with a retry."""
+    if (retry := retries.get(thing["metadata"].get("uid", ""))) is None:
+        return findings
+    return [f._replace(state=f"{f.state}, tried again by {retry}", remedy="") if f.remedy else f for f in findings]
+
+
+def drop_orphans_remedy(findings: list[Finding], thing: dict, alive: set[str], unseen: set[str]) -> list[Finding]:
+    """Take the remedy from a pod whose PyTorchJob or MPIJob is not among those alive, as after a switch of operator.
+
+    Of a job of a kind that is `unseen`, which this user may not list, nobody knows whether it is alive.
+    """
+    owners = [one for one in thing["metadata"].get("ownerReferences", []) if one["kind"] in ("PyTorchJob", "MPIJob")]
+    if all(one["uid"] in alive or f"{one['kind'].lower()}s.kubeflow.org" in unseen for one in owners):
+        return findings
+    return [f._replace(state=f"{f.state}, its job is gone, and Kubernetes deletes it", remedy="") for f in findings]

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainyard.cluster import follow, inventory, jobs, kube, log_progress, parsing, trainjobs
-from trainyard.cluster.errors import KubeError, UnreachableError
+from trainyard.cluster.errors import KubeError, RefusedError, UnreachableError
 from trainyard.cluster.watching import Watched
 from trainyard.core.exits import printable
 
@@ -65,6 +65,7 @@ class Logs:
 
     def __init__(self) -> None:
         self._read: dict[tuple[str, str, int], Log] = {}  # by uid of the pod, container and its restarts
+        self.refused: list[str] = []  # what the API server said where this user may not read a log
 
     def look(self, pod: dict) -> log_progress.RunProgress:
         """Return how far the job of a pod is; what was known before while the API server is away."""
@@ -77,9 +78,13 @@ class Logs:
         known = self._read.get(key, Log(-math.inf, False, log_progress.RunProgress()))
         if not known.over and (over or now - known.when >= EVERY):
             new: dict[str, Any] = {"since": int(now - known.when) + 2} if key in self._read else {"tail": TAIL}
-            with contextlib.suppress(UnreachableError):
+            try:
                 text = kube.logs(meta["name"], meta["namespace"], status["name"], timeout=10, **new)
                 known = self._read[key] = Log(now, over, log_progress.read(text, known.found))
+            except UnreachableError:
+                pass
+            except RefusedError as error:
+                self.refused.append(str(error))
         return known.found
 
 
@@ -96,15 +101,16 @@ def table_of(
         release, job = one
         pod = follow.leader(job, pods.get((job["metadata"]["namespace"], release), []))
         hours = jobs.gpus(job, runtimes) * jobs.seconds_held(job, pod, now) / 3600
-        return run_of(release, job, pod, logs, hours=hours, price=price)
+        return run_of(release, job, pod, logs, jobs.state(job, pod, now), hours=hours, price=price)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:  # each may read a log
         return list(pool.map(row, found))
 
 
-def run_of(release: str, job: dict, pod: dict | None, logs: Logs, *, hours: float, price: float | None) -> Run:
+def run_of(
+    release: str, job: dict, pod: dict | None, logs: Logs, state: str, *, hours: float, price: float | None
+) -> Run:
     """Return what is known of a job; `pod` is the one whose log tells how far it is, if it exists."""
-    state = jobs.state(job, pod)
     far = logs.look(pod) if pod and state in TELLING else log_progress.RunProgress()
     nodes, processes, spares = jobs.size(job)
     return Run(
@@ -213,7 +219,10 @@ def show(args: argparse.Namespace) -> int:
     """Print the runs once."""
     from rich.console import Console
 
-    rows = table_of(read(args.in_namespace), Logs(), datetime.now(UTC), args.claim, args.price_per_gpu_hour)
+    logs = Logs()
+    rows = table_of(read(args.in_namespace), logs, datetime.now(UTC), args.claim, args.price_per_gpu_hour)
+    for said in logs.refused[:1]:  # each names another pod
+        print(printable(f"runs: not looked at: {said}"), file=sys.stderr)
     if args.json:
         print(as_json(rows))
     elif not rows:

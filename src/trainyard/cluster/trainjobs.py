@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from trainyard.cluster import versions
-from trainyard.cluster.findings import Finding, age, conditions, events_of, in_namespace, name, when
+from trainyard.cluster.findings import Finding, age, conditions, events_of, in_namespace, name, say_times, when
 from trainyard.cluster.remedies import remedy
 
 TRAINJOBS = "trainjobs.trainer.kubeflow.org"
@@ -63,10 +63,12 @@ def explain_unfinished(thing: dict, events: list[dict], now: datetime) -> Findin
         text = f"nobody has looked at it in {age(thing, now):.0f} s"
         answer = "Kubeflow Trainer's controller is not running: kubectl get pods -A | grep kubeflow-trainer"
         return Finding(name(thing), "ignored", text, answer)
-    for one in thing.get("family", []):
-        if one["kind"] == "JobSet" and (held := conditions(one).get("Restarting")):
-            return Finding(name(thing), "Restarting", held.get("message", ""))
-    return Finding(name(thing), progress(thing) if jobs and there >= wanted else "Pending")
+    sets = [one for one in thing.get("family", []) if one["kind"] == "JobSet"]
+    again = say_times(sum(one.get("status", {}).get("restarts") or 0 for one in sets))
+    for one in sets:
+        if held := conditions(one).get("Restarting"):
+            return Finding(name(thing), f"Restarting{again}", held.get("message", ""))
+    return Finding(name(thing), (progress(thing) if jobs and there >= wanted else "Pending") + again)
 
 
 def progress(thing: dict) -> str:

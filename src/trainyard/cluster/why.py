@@ -6,10 +6,9 @@ Reads conditions, events and termination messages; the answer also for what neve
 """
 
 import argparse
-import contextlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -25,7 +24,7 @@ from trainyard.cluster import (
     recreated,
     trainjobs,
 )
-from trainyard.cluster.errors import UnreachableError
+from trainyard.cluster.errors import RefusedError, UnreachableError
 from trainyard.cluster.findings import Finding, age, conditions, events_of, group_events, name, readiness, since, when
 from trainyard.cluster.pod_remedies import CONTAINERS
 from trainyard.cluster.remedies import EXIT_CODES, JOBS, MEMORY, SECRETS, UNPREPARED, remedy
@@ -35,7 +34,6 @@ STUCK_AFTER = 20  # seconds after which an object without any status means that 
 LOOKS = 16  # pods whose log is looked at; logs that are read at a time
 CLOCKS = 5.0  # seconds by which the clocks of machines may differ
 SUCCEEDED = ("Succeeded", "Complete")  # conditions of jobs
-JOB_LABELS = ("training.kubeflow.org/job-name", "batch.kubernetes.io/job-name", trainjobs.JOBSET_NAME)  # on its pods
 UNHEALTHY = "nothing listens there: set filebrowser.port to the port of filebrowser.image's server, and see its log"
 
 
@@ -179,7 +177,9 @@ def explain_exit(state: dict, label: str) -> Finding | None:
     return Finding(label, f"exit {code}", cause or known, remedy(message) or known or "see its log: kubectl logs")
 
 
-def explain_container(status: dict, init: bool, pod: dict, namespace: str, look: bool) -> Finding | None:
+def explain_container(
+    status: dict, init: bool, pod: dict, namespace: str, *, look: bool, refused: list[str]
+) -> Finding | None:
     """Explain one container: what it waits for, how it ended, or what it says while it checks."""
     where = f"{name(pod)} {status['name']}"
     state, waiting = status["state"], status["state"].get("waiting", {})
@@ -193,9 +193,7 @@ def explain_container(status: dict, init: bool, pod: dict, namespace: str, look:
         text = f"{waiting['reason']}: {waiting.get('message', '')}".strip(": ")
         return Finding(where, "waiting", text, remedy(text))
     if state.get("running") and (init or look):
-        log = ""
-        with contextlib.suppress(UnreachableError):  # of a kubelet that does not answer, the rest is explained
-            log = kube.logs(pod["metadata"]["name"], namespace, status["name"], tail=links.LAST_LINES).strip()
+        log = read_log(pod["metadata"]["name"], namespace, status["name"], refused)
         last = (log.splitlines() or [""])[-1].strip()
         if init or last.startswith(("preflight:", "launch: waiting", "prepare: waiting")):
             # What one waits for is another's fault; only what keeps pods apart, or a person brings, has a remedy here
@@ -204,6 +202,17 @@ def explain_container(status: dict, init: bool, pod: dict, namespace: str, look:
         if slow := links.said_of_network(log):
             return Finding(where, "running", slow)
     return None
+
+
+def read_log(pod: str, namespace: str, container: str, refused: list[str]) -> str:
+    """Return the last lines of a log; none of a kubelet that does not answer, or where reading it is `refused`."""
+    try:
+        return kube.logs(pod, namespace, container, tail=links.LAST_LINES).strip()
+    except UnreachableError:
+        return ""
+    except RefusedError as error:
+        refused.append(str(error))
+        return ""
 
 
 def add_dataset_remedy(findings: list[Finding], jobs: list[dict]) -> list[Finding]:
@@ -225,17 +234,33 @@ def image_being_pulled(pod: dict, events: list[dict]) -> str:
     return next((one for one in re.findall(r'"([^"]+)"', begun) if f'"{one}"' not in done), "")
 
 
-def explain_pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bool = True) -> list[Finding]:
-    """Explain a pod: why it is not scheduled, what a container waits for, or how one ended."""
+def explain_pod(
+    thing: dict,
+    events: list[dict],
+    namespace: str,
+    now: datetime,
+    *,
+    look: bool = True,
+    nodes: Mapping[str, dict] | None = None,
+    refused: list[str] | None = None,
+) -> list[Finding]:
+    """Explain a pod: why it is not scheduled, what a container waits for, or how one ended.
+
+    With `refused`, what the API server says where this user may not read the pod's log is added to it.
+    """
     label, status = name(thing), thing.get("status", {})
     phase, warnings = status.get("phase", "?"), events_of(thing, events)
-    if lost := lost_nodes.explain(thing, events, now):
+    if lost := lost_nodes.explain(thing, events, now, nodes or {}):
         return [lost]
     if phase == "Failed" and status.get("message"):  # the kubelet's own word: evicted, node shut down, deadline
         text = f"{status.get('reason', '')}: {status['message']}"
         answer = replace_worker(thing, namespace) or remedy(text) or "see kubectl describe pod"
         return [Finding(label, status.get("reason", phase), text, answer)]
-    found = [f for one, init in containers(thing) if (f := explain_container(one, init, thing, namespace, look))]
+    refused = [] if refused is None else refused
+    said = (
+        explain_container(one, init, thing, namespace, look=look, refused=refused) for one, init in containers(thing)
+    )
+    found = list(filter(None, said))
     if (
         not found and phase == "Pending" and (image := image_being_pulled(thing, events))
     ):  # it has a node: older warnings are over
@@ -277,25 +302,6 @@ def replace_worker(thing: dict, namespace: str) -> str:
     return f"kubectl delete pod {pod} -n {namespace}: mpi-operator makes another worker once this one is gone"
 
 
-def drop_overcome_remedy(findings: list[Finding], thing: dict, succeeded: set[str]) -> list[Finding]:
-    """Take the remedy from what a pod failed on when its job is one of those that have succeeded since, by a retry."""
-    labels = thing["metadata"].get("labels", {})
-    if not any(labels.get(key) in succeeded for key in JOB_LABELS):
-        return findings
-    return [f._replace(state=f"{f.state}, overcome by a retry", remedy="") if f.remedy else f for f in findings]
-
-
-def drop_orphans_remedy(findings: list[Finding], thing: dict, alive: set[str], unseen: set[str]) -> list[Finding]:
-    """Take the remedy from a pod whose PyTorchJob or MPIJob is not among those alive, as after a switch of operator.
-
-    Of a job of a kind that is `unseen`, which this user may not list, nobody knows whether it is alive.
-    """
-    owners = [one for one in thing["metadata"].get("ownerReferences", []) if one["kind"] in ("PyTorchJob", "MPIJob")]
-    if all(one["uid"] in alive or f"{one['kind'].lower()}s.kubeflow.org" in unseen for one in owners):
-        return findings
-    return [f._replace(state=f"{f.state}, its job is gone, and Kubernetes deletes it", remedy="") for f in findings]
-
-
 def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: datetime) -> list[Finding]:
     """Turn a release's objects into findings, in the order in which things depend on each other."""
     events = objects["events"]
@@ -319,22 +325,28 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     findings += [explain_deployment(one, objects["pods"], events) for one in serving]
     succeeded = {j["metadata"]["name"] for j in jobs if any(state in conditions(j) for state in SUCCEEDED)}
     alive = {j["metadata"].get("uid", "") for j in jobs}
+    retries = recreated.name_retries(objects["pods"])
+    nodes = {one["metadata"]["name"]: one for one in objects.get("nodes", [])}
+    unread: list[str] = []
 
     def look(one: tuple[int, dict]) -> links.PodWords:
         number, p = one
         own = told.get(p["metadata"].get("uid", ""), [])
-        said = explain_pod(p, own, namespace, now, look=number < LOOKS)
+        said = explain_pod(p, own, namespace, now, look=number < LOOKS, nodes=nodes, refused=unread)
         return links.PodWords(p, add_dataset_remedy(said, jobs))
 
     with ThreadPoolExecutor(LOOKS) as pool:  # each may read a log, and a kubelet may not answer
         words = list(pool.map(look, enumerate(objects["pods"])))
     for p, said in links.name_nodes(words, namespace, release, now):
-        findings += drop_orphans_remedy(drop_overcome_remedy(said, p, succeeded), p, alive, unseen)
+        needed = recreated.drop_overcome_remedy(said, p, succeeded)
+        needed = recreated.drop_retried_remedy(needed, p, retries)
+        findings += recreated.drop_orphans_remedy(needed, p, alive, unseen)
     findings += [
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
         for p in objects.get("networkpolicies", [])
     ]
     findings += [Finding(one["kind"], "not looked at", one["said"]) for one in refused]
+    findings += [Finding("pods/log", "not looked at", said) for said in unread[:1]]  # each names another pod
     if not jobs and not serving and not objects["pods"]:
         findings.append(
             Finding(

@@ -89,6 +89,40 @@ def test_logs_that_may_not_be_read_are_not_awaited(here, ended):
         assert err.startswith("logs: pods/log is forbidden: ask for a role that allows it")
 
 
+def test_that_logs_may_not_be_read_is_told_once(here, ended):
+    job = things.pytorchjob("run", "Running")
+    here.put("pytorchjobs", job)
+    here.put("pods", things.pod(job, "master-0", things.RUNS))
+    here.put("pods", things.pod(job, "worker-0", things.RUNS))
+    said = 'pods "run-pytorchjob-master-0" is forbidden: User "ada" cannot get resource "pods/log"'
+    here.fault = lambda path, query: (403, said) if path.endswith("/log") else None
+    code, out, err = ended(why.main, "run", "-n", "vision")
+    assert (code, err, out.count('pods/log"')) == (0, "", 1), out
+    assert re.search(rf"pods/log +not looked at\n    because: {re.escape(said)}: ask for a role", out), out
+    code, out, err = ended(runs.main, "-n", "vision")
+    assert (code, "Running" in out) == (0, True)
+    assert err.startswith(f"runs: not looked at: {said}: ask for a role")
+    assert follow.log_reader("vision")("run-pytorchjob-master-0", "main").startswith(f"{said}: ask for a role")
+
+
+def test_nodes_of_pods_that_have_not_started_are_looked_at_by_who_may(here, ended):
+    job = things.pytorchjob("run", "Created")
+    here.put("pytorchjobs", job)
+    for role, phase in (("master-0", "Running"), ("worker-0", "Pending")):
+        pod = things.pod(job, role, {"waiting": {"reason": "ContainerCreating"}})
+        pod["spec"] = pod["spec"] | {"nodeName": f"gpu-{role[-8:]}"}
+        placed = [{"type": "PodScheduled", "status": "True"}]
+        here.put("pods", pod | {"status": pod["status"] | {"phase": phase, "conditions": placed}})
+    ready = {"type": "Ready", "status": "Unknown", "lastTransitionTime": things.ENDED}
+    here.put("nodes", {"metadata": {"name": "gpu-worker-0"}, "status": {"conditions": [ready]}})
+    code, said, _ = ended(why.main, "run", "-n", "vision")
+    assert (code, "its node gpu-worker-0 has not answered since" in said) == (1, True), said
+    assert [path for path, _ in here.requests if "/nodes" in path] == ["/api/v1/nodes/gpu-worker-0"]
+    here.fault = lambda path, query: (403, "nodes is forbidden") if "/nodes/" in path else None
+    code, said, err = ended(why.main, "run", "-n", "vision")
+    assert (code, err, "node" in said) == (0, "", False), said
+
+
 def test_pods_must_be_listed(here, ended):
     here.put("pytorchjobs", things.pytorchjob("run", "Succeeded"))
     refuse(here, "pods")

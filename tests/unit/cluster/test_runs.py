@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -73,6 +73,30 @@ def test_gpu_hours_are_those_of_the_job_without_the_wait_for_a_node(here, ended)
 def test_states(here, ended, conditions, state, word):
     put(here, things.pytorchjob("first", *conditions), state)
     assert [one["state"] for one in listed(ended, "-n", "vision")] == [word]
+
+
+MARKED = {"type": "Ready", "status": "False"}  # by the node controller, of a node that is lost
+
+
+@pytest.mark.parametrize(
+    ("ready", "after", "word"),
+    [
+        (MARKED, -20, "Terminating"),
+        (MARKED | {"reason": "ContainersNotReady"}, 20, "Running"),  # by its kubelet
+        (MARKED | {"reason": "ContainersNotReady"}, 90, "Terminating"),
+        ({"type": "Ready", "status": "True"}, -20, "Running"),  # it saves
+    ],
+)
+def test_a_pod_that_is_deleted_and_cannot_end_does_not_run(ready, after, word):
+    now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+    job = things.pytorchjob("first", "Running")
+    pod = things.pod(job, "master-0", things.RUNS)
+    pod["metadata"]["deletionTimestamp"] = (now - timedelta(seconds=after)).isoformat()
+    pod["status"]["conditions"] = [ready]
+    assert jobs.state(job, pod, now) == word
+    told = follow.stage(job, [pod], lambda *_: "step 1", now)
+    ended = f"{pod['metadata']['name']}: Terminating, and it does not end: see trainyard why"
+    assert told == {"Running": "step 1", "Terminating": ended}[word]
 
 
 def test_a_job_in_a_queue_and_one_that_checks_before_it_trains(here, ended):

@@ -177,6 +177,28 @@ def test_what_a_retry_has_overcome_needs_no_remedy(kind):
         assert ("overcome by a retry" in text, "remedy" in text) == (overcome, not overcome), text
 
 
+@pytest.mark.parametrize(
+    ("failures", "phase", "index", "drops"),
+    [(1, "Running", "0", True), (1, "Pending", "0", True), (1, "Succeeded", "0", False), (1, "Running", "1", False),
+     (3, "Running", "0", False)],
+)  # fmt: skip
+def test_a_failed_launcher_needs_no_remedy_while_its_retry_runs_unless_it_fails_again_and_again(
+    failures, phase, index, drops
+):
+    owner = [{"kind": "Job", "name": "demo-launcher", "uid": "j"}]
+
+    def launcher(number: int, status: dict, index: str = "0") -> dict:
+        own = {"creationTimestamp": f"2026-11-21T11:0{number}:00Z", "ownerReferences": owner}
+        return thing("Pod", f"demo-launcher-{number}", status, labels={trainjobs.INDEX: index}, **own)
+
+    status = over(138, "a worker was lost")["status"]
+    pods = [launcher(number, status) for number in range(failures)]
+    retry = launcher(9, {"phase": phase, "conditions": [condition("PodScheduled")]}, index)
+    text = explain(pods=[retry, *pods])
+    assert "because: a worker was lost" in text
+    assert ("exit 138, tried again by demo-launcher-9" in text, "remedy" in text) == (drops, not drops), text
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_pod_whose_job_is_gone_needs_no_remedy(there):
     said = "preflight: waiting for 1 of 1 peers (demo-worker-0: its name does not resolve: the pod has not started)"
@@ -353,6 +375,22 @@ def unbound(phase: str = "Pending", **more: Any) -> dict:
     return thing("PersistentVolumeClaim", "demo-data", {"phase": phase}, spec, **more)
 
 
+def test_a_pod_that_has_not_started_and_whose_node_is_lost():
+    def said(ready: str, phase: str = "Pending") -> str:
+        told = condition("Ready", status=ready) | {"lastTransitionTime": OLD}
+        node = thing("Node", "gpu-7", {"conditions": [told]})
+        creating = {"name": "pytorch", "state": {"waiting": {"reason": "ContainerCreating"}}}
+        held = {"phase": phase, "conditions": [condition("Ready", status="False", reason="ContainersNotReady")]}
+        pod = thing("Pod", "demo-x-worker-0", held | {"containerStatuses": [creating]}, {"nodeName": "gpu-7"})
+        pulling = event(pod, "Pulling", 'Pulling image "r/i:1"', "Normal")
+        return explain(pods=[pod], events=[pulling], nodes=[node])
+
+    says(said("Unknown"), f"its node gpu-7 has not answered since {OLD}: Kubernetes deletes the pod after 0 s", TAINT)
+    for ready in ("True", "False"):  # the kubelet's own word, as while the network plugin starts
+        assert "its node pulls the image" in said(ready)
+    assert "because" not in said("Unknown", "Running")
+
+
 @pytest.mark.parametrize(("message", "answer"), PENDING.values(), ids=PENDING)
 def test_claims_without_a_volume(message, answer):
     claim = unbound()
@@ -384,11 +422,11 @@ def test_a_claim_of_somebody_else_that_pods_wait_for_has_a_line():
     pod = thing("Pod", "demo-x-master-0", {"phase": "Pending"}, {"volumes": volumes})
     other = thing("PersistentVolumeClaim", "unused", {"phase": "Lost"})
     gone = unbound("Lost", spec={"volumeName": "pv-1"})
-    text = explain(pods=[pod], claims_of_others=[gone, other])
+    text = explain(pods=[pod], claims_of_namespace=[gone, other])
     says(text, "its volume pv-1 is gone", "restore the volume")
     assert "unused" not in text
-    assert explain(pods=[pod], claims=[gone], claims_of_others=[gone]).count("is gone") == 1
-    assert "persistentvolumeclaim/" not in explain(pods=[pod], claims_of_others=[unbound("Bound")])
+    assert explain(pods=[pod], claims=[gone], claims_of_namespace=[gone]).count("is gone") == 1
+    assert "persistentvolumeclaim/" not in explain(pods=[pod], claims_of_namespace=[unbound("Bound")])
 
 
 @pytest.mark.parametrize(("manager", "told"), [("kubectl-patch", True), ("helm", False), ("Helm", False)])

@@ -61,6 +61,15 @@ def test_a_trainjob_whose_pods_are_recreated():
     assert "remedy" not in said
 
 
+@pytest.mark.parametrize(("restarts", "told"), [(0, ""), (1, ", pods recreated once"), (4, ", pods recreated 4 times")])
+def test_a_trainjob_tells_how_often_its_pods_were_recreated(restarts, told):
+    jobset = thing("JobSet", NAME, {"restarts": restarts})
+    assert re.search(rf"trainjob/{NAME} +Running{told}$", said_of(trainjob(family=[jobset, child(2)])), re.M)
+    assert re.search(rf"trainjob/{NAME} +Pending{told}$", said_of(trainjob(family=[jobset, child(1)])), re.M)
+    jobset["status"]["conditions"] = [condition("Restarting", "a pod failed")]
+    assert re.search(rf"trainjob/{NAME} +Restarting{told}$", said_of(trainjob(family=[jobset, child()])), re.M)
+
+
 FAILED = {
     "for good": ("FailJobSetFailurePolicyAction", "applying FailJobSet", "not cured by another try: see its pods"),
     "too often": ("ReachedMaxRestarts", "jobset failed due to reaching max", "as often as backoffLimit allows"),
