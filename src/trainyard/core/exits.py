@@ -296,11 +296,11 @@ def no_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
-def show_once(message: str) -> bool:
+def show_once(message: str) -> None:
     """Show why the program ends, unless another process of the launcher, or of mpirun on this node, has shown the same.
 
-    Returns whether this one did. It is noted when it has been shown, and the others wait for that. They end at once,
-    and for that reason the one that shows it may be ended, too.
+    It is noted when it has been shown, and the others wait for that. They end at once, and for that reason the one that
+    shows it may be ended, too.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     note = hashlib.sha256(f"{attempt} {message}".encode()).hexdigest()
@@ -311,15 +311,11 @@ def show_once(message: str) -> bool:
         descriptor = os.open(notes, os.O_RDWR | (0 if SAID in os.environ else os.O_CREAT), 0o600)
         with os.fdopen(descriptor, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if note in file.read().split():
-                return False
-            _show(message)
-            print(note, file=file, flush=True)
-            return True
+            if note not in file.read().split():
+                _show(message)
+                print(note, file=file, flush=True)
     except OSError:  # no launcher, or it has ended: rather twice than never
-        pass
-    _show(message)
-    return True
+        _show(message)
 
 
 def _show(message: str) -> None:

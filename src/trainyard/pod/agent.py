@@ -15,6 +15,7 @@ from typing import Any
 
 from trainyard.core import interrupts
 from trainyard.core.exits import CURED_BY_RETRY, Exit, empty_termination_message, may_pass_in_place
+from trainyard.core.variables import SPARES, read_number
 from trainyard.pod import process
 from trainyard.pod.presence import Listener
 
@@ -156,7 +157,7 @@ def may_lack_one(handler: Any) -> bool:
     """Whether the others can go on without this pod: a spare one takes its place, or fewer are enough."""
     settings = getattr(handler, "_settings", None)
     fewer = settings is not None and settings.min_nodes < settings.max_nodes
-    return fewer or int(os.environ.get("TRAINYARD_SPARES") or 0) > 0
+    return fewer or read_number(SPARES) > 0
 
 
 def tell_unneeded_spares() -> None:

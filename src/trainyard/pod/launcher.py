@@ -14,6 +14,7 @@ It takes torchrun's options and its PET_* variables, and differs from torchrun i
   numbered and have the address of the first (torchrun restarts those of one, which the others do not admit);
 - when it is killed, its processes end with it; torchrun leaves them running while the other nodes hang;
 - it ends also when a process cannot, because storage hangs under it (process.py); torchrun waits for ever;
+- it leaves no folder of torch's in /tmp when it ends (torchrun leaves one for each start);
 - it shows an error that all its processes meet once, without the agent's own lines (those come with LOGLEVEL=WARNING);
 - while as many pods train as may, those that wait restart nothing (torchrun restarts all again and again);
 - pods that meet by a rendezvous are numbered in their order, run-node-2 before run-node-10 (torchrun sorts by letters);
@@ -23,13 +24,15 @@ It takes torchrun's options and its PET_* variables, and differs from torchrun i
 - processes record their last collectives, for the report of a hang, and leave no core dumps.
 """
 
+import contextlib
 import functools
 import logging
 import os
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainyard.core import garbage, interrupts
@@ -41,7 +44,7 @@ from trainyard.core.exits import (
     end_on_failed_preflight,
     no_core_dumps,
 )
-from trainyard.core.variables import GRACE_SECONDS, read_number
+from trainyard.core.variables import GRACE_SECONDS, PEERS_WAIT, SPARES, read_number
 from trainyard.pod import agent, log, peers, process, transport
 from trainyard.pod.presence import Listener
 from trainyard.run import attempts
@@ -101,17 +104,26 @@ def main(argv: list[str] | None = None) -> int:
     agent.adapt(grace, told_to_end)
     process.end_with_hung_children(grace)
     flight.switch_on(torch.__version__)
-    config, command, arguments = torchrun.config_from_args(options)
-    if listening is not None:
-        listening.state = "loaded"
-        agent.tell_peers_who_trains(listening)
-        if options.rdzv_backend == "c10d":
-            peers.watch_first(functools.partial(process.end_with_children, Exit.HANG, grace))
-    try:
-        return wait_for_ranks(lambda: elastic_launch(config, command)(*arguments), told_to_end, config.max_nodes)
-    finally:
+    with notes_of_torch(options):
+        config, command, arguments = torchrun.config_from_args(options)
         if listening is not None:
-            listening.close()
+            listening.state = "loaded"
+            agent.tell_peers_who_trains(listening)
+            if options.rdzv_backend == "c10d":
+                peers.watch_first(functools.partial(process.end_with_children, Exit.HANG, grace))
+        try:
+            return wait_for_ranks(lambda: elastic_launch(config, command)(*arguments), told_to_end, config.max_nodes)
+        finally:
+            if listening is not None:
+                listening.close()
+
+
+@contextlib.contextmanager
+def notes_of_torch(options: Any) -> Iterator[None]:
+    """Let torch make its folders of each start in one that goes with this launcher, unless --log-dir names another."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-", ignore_cleanup_errors=True) as folder:
+        options.log_dir = options.log_dir or folder
+        yield
 
 
 def wait_for_ranks(launch: Callable[[], object], told_to_end: set[int], nodes: int) -> int:
@@ -164,9 +176,9 @@ def meet_again(options: Any) -> None:
     """
     if not options.max_restarts or options.rdzv_backend != "static" or options.nnodes in ONE_NODE:
         return
-    wait = max(JOIN_SECONDS, int(float(os.environ.get("TRAINYARD_PEERS_WAIT") or 0)))
+    wait = max(JOIN_SECONDS, int(read_number(PEERS_WAIT)))
     own = f"is_host={int(options.node_rank) == 0},join_timeout={wait}"
-    if spares := int(os.environ.get("TRAINYARD_SPARES") or 0):  # of a TrainJob, which numbers them with the others
+    if spares := int(read_number(SPARES)):  # of a TrainJob, which numbers them with the others
         options.nnodes = str(int(options.nnodes) - spares)
     options.rdzv_backend = "c10d"
     options.rdzv_endpoint = options.rdzv_endpoint or f"{options.master_addr}:{options.master_port}"

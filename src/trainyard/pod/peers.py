@@ -26,6 +26,7 @@ from pathlib import Path
 from trainyard.core.exits import CURED_BY_RETRY, Exit, ExitError, UserError
 from trainyard.core.files import whole
 from trainyard.core.storage import storage
+from trainyard.core.variables import PEERS_WAIT, SPARES, read_number
 from trainyard.pod.presence import LOADED, NO_NAME, PROBE_SECONDS, Listener, Peer, ask, explain, listen
 
 BOUND = 25.0  # seconds that a running pod may take to answer
@@ -68,7 +69,7 @@ def plan(environ: Mapping[str, str], hostname: str) -> PeerPlan | None:
     """Read the plan from the variables of the operator and the chart; None where there is nothing to check."""
     job, port = environ.get("TRAINYARD_JOB", ""), environ.get("TRAINYARD_PEERS_PORT", "")
     least, _, most = environ.get("PET_NNODES", "1").partition(":")
-    spares = int(environ.get("TRAINYARD_SPARES", "0"))
+    spares = int(read_number(SPARES, environ))
     endpoint = environ.get("PET_RDZV_ENDPOINT", "")
     first, _, domain = environ.get("PET_MASTER_ADDR", "").partition(".")
     # a PyTorchJob names how many train, a TrainJob the number of its pods
@@ -87,7 +88,7 @@ def plan(environ: Mapping[str, str], hostname: str) -> PeerPlan | None:
         meet = environ.get("PET_MASTER_PORT") or environ.get("MASTER_PORT", "23456")
     if me not in names:
         raise UserError(f"this pod is {hostname}, which is none of the job's {nodes} pods ({names[0]} ... {names[-1]})")
-    wait = float(environ.get("TRAINYARD_PEERS_WAIT", "3600"))
+    wait = read_number(PEERS_WAIT, environ)
     least_pods = min(int(least), nodes - spares)
     timed = bool(endpoint) or environ.get("PET_MAX_RESTARTS", "") not in ("", "0")
     return PeerPlan(job, me, tuple(names), least_pods, int(port), int(meet), wait, spares=spares, timed=timed)
@@ -247,15 +248,15 @@ def check(
     return listener
 
 
-def watch_first(end: Callable[[], object], environ: Mapping[str, str] = os.environ, hostname: str = "") -> None:
-    """Call `end` on a thread where the first pod, which hosts the rendezvous, was replaced and this one waits on."""
+def watch_first(end: Callable[[str], object], environ: Mapping[str, str] = os.environ, hostname: str = "") -> None:
+    """Call `end` with the reason, on a thread, where the first pod was replaced and this one has not noticed it."""
     what = plan(environ, hostname or socket.gethostname())
     if what is not None and what.me != what.names[0]:
         threading.Thread(target=miss_first, args=(what, end), daemon=True, name="first").start()
 
 
-def miss_first(what: PeerPlan, end: Callable[[], object], every: float = EVERY) -> None:
-    """Call `end` once the first pod has been another one than before for MISSED seconds.
+def miss_first(what: PeerPlan, end: Callable[[str], object], every: float = EVERY) -> None:
+    """Call `end` with the reason once the first pod has been another one than before for MISSED seconds.
 
     torch waits for an answer of the former one until the kernel gives up the connection, which takes a quarter of an
     hour where a machine has lost its power.
@@ -269,9 +270,7 @@ def miss_first(what: PeerPlan, end: Callable[[], object], every: float = EVERY) 
         met = met if met.address else now
         moved = now.address != met.address and (":" in now.address) == (":" in met.address)  # not IPv4 in place of IPv6
         missed = missed + every if moved or now.state not in LOADED else 0.0
-    print(f"error: {what.names[0]}, which hosts the rendezvous, was replaced; this pod ends to meet the new one",
-          file=sys.stderr, flush=True)  # fmt: skip
-    end()
+    end(f"{what.names[0]}, which hosts the rendezvous, was replaced; this pod ends to meet the new one")
 
 
 @contextlib.contextmanager
@@ -284,7 +283,10 @@ def excuse_spare(environ: Mapping[str, str] = os.environ, hostname: str = "") ->
         yield
     except (UserError, ExitError) as error:
         code = error.code if isinstance(error, ExitError) else Exit.CONFIG
-        if code >= CURED_BY_RETRY or not _others_train(environ, hostname or socket.gethostname()):
+        if code >= CURED_BY_RETRY:
+            raise
+        if not _others_train(environ, hostname or socket.gethostname()):
+            _forget_failures(environ, hostname or socket.gethostname())
             raise
         rest = f"the other pods train without this one, which is tried again every {AGAIN:.0f} s"
         print(f"error: {error}\npreflight: {rest}", file=sys.stderr, flush=True)
@@ -339,6 +341,14 @@ def _note(environ: Mapping[str, str], what: PeerPlan) -> Path | None:
     folder = environ.get("TRAINYARD_LOGS")
     me = what.me.partition(".")[0].removeprefix(f"{what.job}-")
     return Path(folder) / f"{me}.peers.json" if folder else None
+
+
+def _forget_failures(environ: Mapping[str, str], hostname: str) -> None:
+    """Forget the failures of a pod that ends for good: a person who deletes the job and tries again begins anew."""
+    with contextlib.suppress(UserError, OSError):
+        what = plan(environ, hostname)
+        if what is not None and (note := _note(environ, what)) is not None:
+            note.unlink(missing_ok=True)
 
 
 def _count(note: Path | None, job: str) -> int:

@@ -67,13 +67,13 @@ def _end(late: int, grace: float) -> NoReturn:
         "answer, and nothing can end that; see the claim's server and the node's mount. The pod ends when storage "
         "answers, or its mount is aborted"
     )
+    end_with_children(code, grace, message)
+
+
+def end_with_children(code: int, grace: float, message: str) -> NoReturn:
+    """Say why, end the children, which get `grace` seconds, and leave, whatever the main thread waits for."""
     print(f"error: {message}", file=sys.stderr, flush=True)
     write_termination_message(message)
-    end_with_children(code, grace)
-
-
-def end_with_children(code: int, grace: float) -> NoReturn:
-    """End the children, which get `grace` seconds, and leave, whatever the main thread waits for."""
     signal_all(_living(), *TOLD_TO_END)
     deadline = time.monotonic() + grace
     while any(not _ignores_sigterm(pid) for pid in _living()) and time.monotonic() < deadline:

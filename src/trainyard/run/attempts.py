@@ -23,6 +23,7 @@ from typing import Any
 from trainyard.core.exits import Exit, ExitError, UserError
 from trainyard.core.files import peek_json, whole
 from trainyard.core.storage import storage
+from trainyard.core.variables import SPARES, read_number
 from trainyard.run import fence, owner
 
 MOST_TRIES = 4  # as many starts as run.max_restarts allows by default
@@ -48,7 +49,7 @@ def count_and_run(main: Callable[[], int]) -> int:
     code: int = Exit.FAILED  # an error is no death
     later = threading.Timer(EARLY_SECONDS, forget_killed_starts, [folder])
     later.daemon = True
-    if foreign or os.environ.get("TRAINYARD_SPARES"):
+    if foreign or read_number(SPARES):
         later.start()
     try:
         code = main()
@@ -68,7 +69,7 @@ def note_end() -> None:
     Of a trainer of ours summary.json tells it. Never raises.
     """
     folder = run_folder(sys.argv)
-    if folder and is_foreign(sys.argv) and os.environ.get("TRAINYARD_SPARES") and _is_ours(folder):
+    if folder and is_foreign(sys.argv) and read_number(SPARES) and _is_ours(folder):
         with contextlib.suppress(OSError, UserError, ExitError):
             note = _note(folder, "ended")
             note.parent.mkdir(parents=True, exist_ok=True)

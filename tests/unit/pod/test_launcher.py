@@ -163,17 +163,26 @@ def test_an_error_of_all_processes_is_shown_once_and_nothing_else(tmp_path: Path
     ]  # fmt: skip
 
 
-def test_each_attempt_shows_its_errors_and_each_error_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_attempt_shows_its_errors_and_each_error_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown(*texts: str) -> list[str]:
+        for text in texts:
+            exits.show_once(text)
+        return capsys.readouterr().err.splitlines()
+
     (tmp_path / "said").touch()
     monkeypatch.setenv(exits.SAID, str(tmp_path / "said"))
-    assert [exits.show_once(text) for text in ("a", "b", "a", "b")] == [True, True, False, False]
+    assert shown("a", "b", "a", "b") == ["error: a", "error: b"]
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert [exits.show_once(text) for text in ("a", "a")] == [True, False]
+    assert shown("a", "a") == ["error: a"]
     monkeypatch.setenv(exits.SAID, str(tmp_path / "gone"))
-    assert [exits.show_once(text) for text in ("a", "a")] == [True, True]
+    assert shown("a", "a") == ["error: a", "error: a"]
 
 
-def test_an_error_is_noted_only_when_it_has_been_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_noted_only_when_it_has_been_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The process that was to show it may be ended because of another one, which has found the note."""
     (tmp_path / "said").touch()
     monkeypatch.setenv(exits.SAID, str(tmp_path / "said"))
@@ -181,7 +190,9 @@ def test_an_error_is_noted_only_when_it_has_been_shown(tmp_path: Path, monkeypat
         ended.setattr(exits, "_show", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             exits.show_once("a")
-    assert [exits.show_once("a") for _ in range(2)] == [True, False]
+    for _ in range(2):
+        exits.show_once("a")
+    assert capsys.readouterr().err == "error: a\n"
 
 
 def test_processes_that_could_not_say_why_they_ended_are_named() -> None:
@@ -195,13 +206,17 @@ def test_a_program_of_the_users_runs_on_every_rank_and_one_that_ends_by_itself_i
     forker: Forker, tmp_path: Path
 ) -> None:
     """It says nowhere that it has connected: its first minutes count, so that lost nodes over weeks do not."""
-    said = f'echo "rank $RANK of $WORLD_SIZE"; ls {tmp_path}/run/*; touch {tmp_path}/$RANK'
+    said = 'echo "rank $RANK of $WORLD_SIZE"; echo "notes $TORCHELASTIC_ERROR_FILE"; '
+    said += f"ls {tmp_path}/run/*; touch {tmp_path}/$RANK"
     # the second one's failure ends the first one, which may be late
     program = f"{said}; while [ ! -e {tmp_path}/0 ]; do sleep 0.05; done; exit $((RANK * 3))"
     options = ["--nproc-per-node", "2", "--no-python", "sh", "-c", program, "--config", "its-own.json"]
     done = launched(forker, *options, TRAINYARD_JOB="demo", TRAINYARD_LOGS=str(tmp_path / "run" / "logs"))
     assert done.returncode == 3, done.stderr
     assert {"rank 0 of 2", "rank 1 of 2"} <= set(done.stdout.splitlines())
+    notes = re.findall(r"(?m)^notes (\S+)/[^/]+/attempt_0/\d/error.json$", done.stdout)
+    assert notes
+    assert not Path(notes[0]).exists(), "of torch's, in /tmp"
     assert re.search(r"(?m)^launch-\S+\.note$", done.stdout)
     assert list((tmp_path / "run" / "restarts").iterdir()) == []
 
@@ -215,15 +230,19 @@ def test_a_program_of_the_users_that_has_ended_leaves_a_note_for_spare_pods(
     assert len(list((tmp_path / "run" / "restarts").glob("ended-*.note"))) == notes
 
 
-def test_a_pod_that_ends_waits_for_no_process_that_goes_on_at_sigterm() -> None:
+def test_a_pod_that_ends_says_why_and_waits_for_no_process_that_goes_on_at_sigterm(tmp_path: Path) -> None:
     """As the one that keeps the logs does, which ends after all others."""
+    (tmp_path / "note").touch()
     program = """
 import subprocess, sys
 from trainyard.pod import process
 goes_on = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(3600)"
 child = subprocess.Popen([sys.executable, "-c", goes_on], stdout=subprocess.PIPE)
 child.stdout.readline()
-process.end_with_children(138, 3600)
+process.end_with_children(138, 3600, "the first pod was replaced")
 """
-    ended = patience.run([sys.executable, "-c", program], cwd=ROOT, env=environment({}))
+    env = environment({"TRAINYARD_TERMINATION_LOG": str(tmp_path / "note")})
+    ended = patience.run([sys.executable, "-c", program], cwd=ROOT, env=env)
     assert ended.returncode == 138, ended.stderr
+    assert ended.stderr == "error: the first pod was replaced\n"
+    assert (tmp_path / "note").read_text() == "the first pod was replaced\n"
