@@ -9,6 +9,7 @@ from trainyard.core.exits import UserError
 
 MARK = "TRAINYARD_MPI_ENVIRONMENT"  # names the environment file; also marks a worker's own daemons and ranks
 DAEMONS = ("orted", "prted")
+RANK = "OMPI_COMM_WORLD_RANK"
 NOT_TAKEN_ON = frozenset({"SSH_CLIENT", "SSH_CONNECTION", "SSH_ORIGINAL_COMMAND"})
 
 
@@ -41,26 +42,38 @@ def take_on_environment(path: Path) -> None:
     os.environ.update(environment | {MARK: str(path)})
 
 
-def processes() -> Iterator[tuple[int, int, str]]:
-    """Process id, parent and name of all processes that can be seen."""
+def processes() -> Iterator[tuple[int, int, str, bool]]:
+    """Process id, parent and name of all processes that can be seen, and whether one leads a group, but no session."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
-                yield int(entry.name), int(rest.split()[1]), name
+                parent, group, session = map(int, rest.split()[1:4])
+                yield int(entry.name), parent, name, int(entry.name) == group != session
 
 
 def find(environment: Path) -> set[int]:
-    """Return the ranks of this worker: children of daemons that were started with its environment."""
+    """Return the ranks of this worker: children of daemons that were started with its environment, and those they left.
+
+    A rank that is no MPI program, or has not begun as one, goes on when its daemon is killed. The daemon has made it
+    the leader of a group in its own session; what a rank starts is in its group, or in a session where it shall go on.
+    """
     everything = list(processes())
-    mark = os.fsencode(f"{MARK}={environment}")
-    daemons = set()
-    for pid, _, name in everything:
-        if name in DAEMONS:
-            with contextlib.suppress(OSError):
-                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                    daemons.add(pid)
-    return {pid for pid, parent, _ in everything if parent in daemons}
+    mark = f"{MARK}={environment}\0"
+    daemons = {pid for pid, _, name, _ in everything if name in DAEMONS and holds(pid, mark)}
+    left = {
+        pid
+        for pid, parent, _, leads in everything
+        if leads and holds(pid, mark) and holds(pid, f"{RANK}=") and not holds(parent, f"{RANK}=")
+    }
+    return left | {pid for pid, parent, _, _ in everything if parent in daemons}
+
+
+def holds(pid: int, start: str) -> bool:
+    """Whether a process was started with a variable that starts so; each ends with a zero byte."""
+    with contextlib.suppress(OSError):
+        return os.fsencode(f"\0{start}") in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    return False
 
 
 def reap() -> dict[int, int]:

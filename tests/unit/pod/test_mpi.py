@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -222,6 +223,27 @@ def test_output_without_line_breaks_is_printed_in_pieces(
         thread.join()
 
 
+@pytest.mark.parametrize(
+    ("how", "place", "rank", "found"),
+    [
+        ({"process_group": 0}, "environment", "0", True),
+        ({"process_group": 0}, "environment2", "0", False),  # of another worker
+        ({"process_group": 0}, "environment", None, False),
+        ({}, "environment", "0", False),  # a rank's own process, which ends with it
+        ({"start_new_session": True}, "environment", "0", False),  # one that shall go on
+    ],
+)
+def test_a_rank_whose_daemon_was_killed_is_found(
+    tmp_path: Path, how: dict[str, Any], place: str, rank: str | None, found: bool
+) -> None:
+    env = {mpi_ranks.MARK: str(tmp_path / place)} | ({} if rank is None else {mpi_ranks.RANK: rank})
+    with subprocess.Popen(["/bin/sleep", "3600"], env=env, **how) as process:
+        try:
+            assert (mpi_ranks.find(tmp_path / "environment") == {process.pid}) is found
+        finally:
+            process.kill()
+
+
 # ---------------------------------------------------------------------------------------------- for real
 
 RANK = """
@@ -411,7 +433,7 @@ def test_without_a_number_of_processes_every_slot_has_one(tmp_path: Path, pod: d
 def die(pod: dict[str, str], worker: "subprocess.Popen[str]") -> None:
     """Kill a worker with its ranks and MPI's daemon, as the loss of its node does."""
     ranks = mpi_ranks.find(Path(pod[mpi_ranks.MARK]))
-    daemons = {parent for pid, parent, _ in mpi_ranks.processes() if pid in ranks}
+    daemons = {parent for pid, parent, *_ in mpi_ranks.processes() if pid in ranks}
     process.signal_all([*patience.family(worker.pid), *daemons, *ranks], signal.SIGKILL)
     worker.wait(patience.IDLE)
 
