@@ -52,7 +52,7 @@ def log_reader(namespace: str) -> Callable[[str, str], str]:
         when, line = kept.get((pod, container), (-EVERY, ""))
         if time.monotonic() - when >= EVERY:
             try:
-                line = kube.logs(pod, namespace, container, tail=1, timeout=10).strip()
+                line = kube.logs(pod, namespace, container, tail=1).strip()
             except UnreachableError:
                 pass  # while the API server is away, the line of before counts
             except RefusedError as error:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse  # urllib3 1, which the client takes too, does not have it
 
 TIMEOUT = 60.0  # seconds for an answer
+KUBELET = 10.0  # seconds for one that the API server has to ask a kubelet for, whose node may be cut off
 WATCH = 240  # seconds after which the server ends a watch, to be begun again
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -266,9 +267,7 @@ def delete(kind: str, namespace: str, name: str) -> None:
             raise
 
 
-def logs(
-    pod: str, namespace: str, container: str = "", *, tail: int | None = None, timeout: float = TIMEOUT, since: int = 0
-) -> str:
+def logs(pod: str, namespace: str, container: str = "", *, tail: int | None = None, since: int = 0) -> str:
     """Return a pod's log, its last lines, or those of the last seconds (`since`).
 
     It is empty where the container has not started or nobody has its log. Raises UnreachableError, too, where the
@@ -280,7 +279,7 @@ def logs(
     asked = {key: value for key, value in query.items() if value}
     try:
         with asking():
-            return request(path, asked, accept="*/*", timeout=timeout).data.decode(errors="replace")
+            return request(path, asked, accept="*/*", timeout=KUBELET).data.decode(errors="replace")
     except RefusedError as error:
         if error.status == 429 or error.status >= 500:
             raise UnreachableError(str(error)) from error

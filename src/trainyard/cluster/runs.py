@@ -79,7 +79,7 @@ class Logs:
         if not known.over and (over or now - known.when >= EVERY):
             new: dict[str, Any] = {"since": int(now - known.when) + 2} if key in self._read else {"tail": TAIL}
             try:
-                text = kube.logs(meta["name"], meta["namespace"], status["name"], timeout=10, **new)
+                text = kube.logs(meta["name"], meta["namespace"], status["name"], **new)
                 known = self._read[key] = Log(now, over, log_progress.read(text, known.found))
             except UnreachableError:
                 pass

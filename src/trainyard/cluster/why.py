@@ -32,6 +32,7 @@ from trainyard.core.exits import printable
 
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
 LOOKS = 16  # pods whose log is looked at; logs that are read at a time
+UNANSWERED = "the kubelet of {} does not answer the API server, so nobody can read the log: after 50 s the node is lost"
 CLOCKS = 5.0  # seconds by which the clocks of machines may differ
 SUCCEEDED = ("Succeeded", "Complete")  # conditions of jobs
 UNHEALTHY = "nothing listens there: set filebrowser.port to the port of filebrowser.image's server, and see its log"
@@ -193,26 +194,28 @@ def explain_container(
         text = f"{waiting['reason']}: {waiting.get('message', '')}".strip(": ")
         return Finding(where, "waiting", text, remedy(text))
     if state.get("running") and (init or look):
-        log = read_log(pod["metadata"]["name"], namespace, status["name"], refused)
-        last = (log.splitlines() or [""])[-1].strip()
-        if init or last.startswith(("preflight:", "launch: waiting", "prepare: waiting")):
-            # What one waits for is another's fault; only what keeps pods apart, or a person brings, has a remedy here
-            known = remedy(last, CONTAINERS)
-            return Finding(where, "running", last, "" if init and "Secret" not in last else known)
-        if slow := links.said_of_network(log):
-            return Finding(where, "running", slow)
+        return explain_log(pod, status, init, namespace, refused)
     return None
 
 
-def read_log(pod: str, namespace: str, container: str, refused: list[str]) -> str:
-    """Return the last lines of a log; none of a kubelet that does not answer, or where reading it is `refused`."""
+def explain_log(pod: dict, status: dict, init: bool, namespace: str, refused: list[str]) -> Finding | None:
+    """Explain a container that runs by the end of its log; `refused` gets what keeps this user from reading it."""
+    where = f"{name(pod)} {status['name']}"
     try:
-        return kube.logs(pod, namespace, container, tail=links.LAST_LINES).strip()
+        log = kube.logs(pod["metadata"]["name"], namespace, status["name"], tail=links.LAST_LINES).strip()
     except UnreachableError:
-        return ""
+        return Finding(where, "running, as far as is known", UNANSWERED.format(links.node(pod)))
     except RefusedError as error:
         refused.append(str(error))
-        return ""
+        return None
+    last = (log.splitlines() or [""])[-1].strip()
+    if init or last.startswith(("preflight:", "launch: waiting", "prepare: waiting")):
+        # What one waits for is another's fault; only what keeps pods apart, or a person brings, has a remedy here
+        known = remedy(last, CONTAINERS)
+        return Finding(where, "running", last, "" if init and "Secret" not in last else known)
+    if slow := links.said_of_network(log):
+        return Finding(where, "running", slow)
+    return None
 
 
 def add_dataset_remedy(findings: list[Finding], jobs: list[dict]) -> list[Finding]:

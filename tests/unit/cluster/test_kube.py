@@ -184,6 +184,15 @@ def test_the_log_of_what_has_not_started_is_empty(here):
     assert kube.logs("a", "default", "x", tail=1) == "two\n"
 
 
+def test_a_log_of_a_node_that_is_cut_off_is_not_waited_for_as_long_as_the_api_server(here, monkeypatch):
+    monkeypatch.setattr(kube, "KUBELET", 0.2)
+    asked_again = threading.Event()
+    here.fault = lambda path, query: asked_again.wait(60) and None if path.endswith("/log") else None
+    with pytest.raises(UnreachableError):  # within the test's minute
+        kube.logs("a", "default", "x")
+    asked_again.set()
+
+
 def test_a_log_that_the_kubelet_does_not_give_is_not_an_empty_one(here):
     here.logs["a"] = "one\n"
     here.fault = lambda path, query: (500, "net/http: TLS handshake timeout") if path.endswith("/log") else None

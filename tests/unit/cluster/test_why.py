@@ -13,6 +13,7 @@ from tests.unit.cluster import things
 from tests.util.explained import OLD, YOUNG, condition, definition, event, explain, over, says, thing
 from tests.util.why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING
 from trainyard.cluster import claims, crds, remedies, trainjobs, why
+from trainyard.cluster.errors import UnreachableError
 from trainyard.cluster.findings import Finding
 
 
@@ -317,6 +318,17 @@ def test_logs_are_read_several_at_a_time(monkeypatch):
     monkeypatch.setattr(why.kube, "logs", read)
     runs = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": OLD}}}]}
     assert "because" not in explain(pods=[thing("Pod", f"demo-x-worker-{i}", runs) for i in range(2)])
+
+
+def test_a_kubelet_that_does_not_answer_is_named_before_its_node_counts_as_lost(monkeypatch):
+    def read(*_: Any, **__: Any) -> str:
+        raise UnreachableError("no answer")
+
+    monkeypatch.setattr(why.kube, "logs", read)
+    runs = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": OLD}}}]}
+    said = explain(pods=[thing("Pod", "demo-x-worker-0", runs, {"nodeName": "gpu-7"})])
+    assert "because: the kubelet of gpu-7 does not answer" in said
+    assert "running, as far as is known" in said
 
 
 def test_a_pod_that_terminates_for_ever_on_a_lost_node():
