@@ -10,6 +10,8 @@ Started as a program, this file is the process that is forked.
 """
 
 import ctypes
+import gc
+import importlib
 import inspect
 import io
 import json
@@ -20,6 +22,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,10 +35,11 @@ Environment = dict[str, str]
 Job = dict[str, Any]
 Spawn = Callable[[Job, Sequence[int]], int]
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36  # linux/prctl.h
+RUNS = ("-m", "-c")  # python's options for what it runs
 
 
 class Popen(subprocess.Popen[str]):
-    """`subprocess.Popen` of [python, "-m", module, argument...], whose process `spawn` forks."""
+    """`subprocess.Popen` of [python, "-m", module, argument...] or [python, "-c", code...], whose process is forked."""
 
     def __init__(self, spawn: Spawn, args: Sequence[str], **options: Any) -> None:
         self._spawn = spawn
@@ -45,9 +49,10 @@ class Popen(subprocess.Popen[str]):
         """Fork where the original forks and executes; the arguments are the original's."""
         how = inspect.signature(subprocess.Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
         words = list(how["args"])
-        place = words.index("-m")
+        place = next(index for index, word in enumerate(words) if word in RUNS)
         job = {
-            "module": words[place + 1], "arguments": words[place + 2 :], "unbuffered": "-u" in words[:place],
+            "how": words[place], "what": words[place + 1], "arguments": words[place + 2 :],
+            "unbuffered": "-u" in words[:place],
             "env": dict(os.environ if how["env"] is None else how["env"]), "cwd": str(how["cwd"] or Path.cwd()),
             "session": how["start_new_session"],
         }  # fmt: skip
@@ -84,14 +89,22 @@ class Forker:
             out, err = patience.communicate(process)
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
+    def load(self, *modules: str, **env: str) -> None:
+        """Import more modules once, which processes that are forked from now on need; `env` is what they read of it."""
+        with self._one_at_a_time:
+            self._ask({"load": modules, "env": env})
+
     def _spawn(self, job: Job, streams: Sequence[int]) -> int:
         with self._one_at_a_time:
             prctl(PR_SET_CHILD_SUBREAPER, 1)  # what is forked twice becomes our child
             try:
-                socket.send_fds(self._control, [json.dumps(job).encode()], list(streams))
-                reply = self._control.recv(100)
+                return self._ask(job, streams)
             finally:
                 prctl(PR_SET_CHILD_SUBREAPER, 0)
+
+    def _ask(self, job: Job, streams: Sequence[int] = ()) -> int:
+        socket.send_fds(self._control, [json.dumps(job).encode()], list(streams))
+        reply = self._control.recv(100)
         assert reply, "the process to fork has ended"
         return int(reply)
 
@@ -200,14 +213,28 @@ def serve(control: socket.socket) -> None:
         message, streams, _, _ = socket.recv_fds(control, 1 << 20, 3)
         if not message:
             return
+        job = json.loads(message)
+        if modules := job.get("load"):
+            load(modules, job["env"])
+            control.send(b"0")
+            continue
         reading, writing = os.pipe()
         if (between := os.fork()) == 0:  # it ends at once, so that its child becomes the test's
-            os.write(writing, str(fork(json.loads(message), streams)).encode())
+            os.write(writing, str(fork(job, streams)).encode())
             os._exit(0)
         os.waitpid(between, 0)
         control.send(os.read(reading, 100))
         for descriptor in (reading, writing, *streams):
             os.close(descriptor)
+
+
+def load(modules: Sequence[str], env: Environment) -> None:
+    """Import modules; their pages stay shared with all that is forked."""
+    os.environ.update(env)
+    for module in modules:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
 
 
 def fork(job: Job, streams: Sequence[int]) -> int:
@@ -226,8 +253,12 @@ def fork(job: Job, streams: Sequence[int]) -> int:
         return pid
     try:
         as_started(job, streams)
-        sys.argv = [job["module"], *job["arguments"]]
-        runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
+        if job["how"] == "-m":
+            sys.argv = [job["what"], *job["arguments"]]
+            runpy.run_module(job["what"], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = ["-c", *job["arguments"]]
+            exec(compile(job["what"], "<string>", "exec"), {"__name__": "__main__"})
     except BaseException:
         traceback.print_exc()
     finally:
@@ -242,13 +273,15 @@ def as_started(job: Job, streams: Sequence[int]) -> None:
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    prctl(PR_SET_NAME, job["module"][:15].encode())
+    prctl(PR_SET_NAME, (job["what"] if job["how"] == "-m" else "python")[:15].encode())
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # last of what others see: who forks waits for it
     os.environ.clear()
     os.environ.update(job["env"])
     os.chdir(job["cwd"])
+    if launcher := sys.modules.get("trainyard.pod.launcher"):
+        launcher.STARTED = time.time()  # as importing it has
     sys.path[:0] = [path for path in job["env"].get("PYTHONPATH", "").split(":") if path and path not in sys.path]
     for name, number in (("stdout", 1), ("stderr", 2)):
         binary = io.FileIO(number, "w", closefd=False)
@@ -266,8 +299,6 @@ def popen_of_ranks(args: Sequence[str], **options: Any) -> "subprocess.Popen[Any
 
 def main() -> None:
     """Import what any rank or launcher imports (test_imports.py says what most leave out), and serve."""
-    import gc
-
     import torchvision  # noqa: F401
     from torch.distributed import run  # noqa: F401
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
@@ -281,8 +312,7 @@ def main() -> None:
     from trainyard.training import loop  # noqa: F401
 
     subprocess_handler.Popen = popen_of_ranks  # type: ignore[attr-defined,assignment]
-    gc.collect()
-    gc.freeze()  # its pages stay shared
+    load([], {})
     serve(socket.socket(fileno=int(sys.argv[1])))
     os._exit(0)  # what was imported says a lot about frozen objects
 

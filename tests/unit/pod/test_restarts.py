@@ -149,7 +149,7 @@ def test_a_killed_rank_of_two_pods_is_started_again_in_it(trainer: Trainer, tmp_
     lasting = {name: {"PET_RDZV_CONF": rendezvous(name == "first", missed=600)} for name in ("first", "second")}
     named = [node(name, f"127.0.0.1:{port}", places) | conf for name, conf in lasting.items()]
     own = named if by == "rendezvous" else [numbered(0, port), numbered(1, port)]
-    pods = [trainer.start(run, 1, one | both, forked=False, **ELASTIC) for one in own]
+    pods = [trainer.start(run, 1, one | both, **ELASTIC) for one in own]
     wait_for_step(run, 6, pods[0])
     os.kill(ranks_of(pods[1])[0], signal.SIGKILL)
     (tmp_path / "held" / "6").unlink()

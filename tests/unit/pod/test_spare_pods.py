@@ -22,9 +22,7 @@ def three_pods(trainer: Trainer, tmp_path: Path) -> "list[subprocess.Popen[str]]
     more = {"PET_NNODES": "2:2", "TRAINYARD_SPARES": "1", "TRAINYARD_LOGS": str(run / "logs")}
     names = ("first", "second", "third")
     pods = [
-        trainer.start(
-            run, 1, node(name, endpoint, tmp_path) | more | hold(tmp_path / "held", "6"), forked=False, **ELASTIC
-        )
+        trainer.start(run, 1, node(name, endpoint, tmp_path) | more | hold(tmp_path / "held", "6"), **ELASTIC)
         for name in names
     ]
     wait_for_step(run, 6, pods[0])
@@ -79,9 +77,9 @@ def test_a_spare_pod_ends_as_the_run_does_when_the_others_close_the_rendezvous(
     env = node("spare", endpoint, tmp_path) | more
     env["PET_RDZV_CONF"] = "is_host=False,keep_alive_max_attempt=600"
     if file == "summary.json":
-        spare = trainer.start(run, 1, env, forked=False, **ELASTIC)
+        spare = trainer.start(run, 1, env, **ELASTIC)
     else:
-        spare = trainer.python("-m", "trainyard", "launch", "--no-python", "true", env=env, forked=False)
+        spare = trainer.python("-m", "trainyard", "launch", "--no-python", "true", env=env)
     holder = others._state_holder
     waits = lambda: (holder.sync(), holder.state.redundancy_list)[1]  # noqa: E731
     patience.wait("it waits in the rendezvous", waits, lambda: patience.processor_seconds(spare.pid))
@@ -115,6 +113,6 @@ guarded(lambda: launcher.main(["-m", "trainers.ddp", *sys.argv[1:]]))
         "TRAINYARD_PEERS_WAIT": "1", "PET_NNODES": "2:2", "PET_RDZV_ENDPOINT": f"{job}-worker-0:29400",
         "PET_RDZV_BACKEND": "c10d",
     }  # fmt: skip
-    pod = patience.run([sys.executable, "-c", program], cwd=ROOT, env=environment(env))
+    pod = trainer.forker.run([sys.executable, "-c", program], cwd=ROOT, env=environment(env))
     assert pod.returncode == code, pod.stderr
     assert ("this spare pod is not needed" in pod.stdout) == (code == 0)
