@@ -1,6 +1,8 @@
 """What DDP, FSDP and Horovod send, when, in which type, and what waiting they count."""
 
+import functools
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,11 +26,18 @@ NEEDS_HOROVOD = pytest.mark.skipif(
     not importlib.util.find_spec("horovod"), reason="no Horovod here: hack/bootstrap mpi installs it"
 )
 ALL = ["ddp", "fsdp", pytest.param("horovod", marks=NEEDS_HOROVOD)]
+Inside = Callable[..., list[Any]]
+
+
+@pytest.fixture(scope="module")
+def inside(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Inside:
+    """What ranks saw of a case, which runs once: tests compare different cases with the same plain ones."""
+    return functools.cache(functools.partial(fleet.inside, tmp_path_factory.mktemp("inside")))
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_accumulation_sends_gradients_once(fleet: Fleet, tmp_path: Path, kind: str) -> None:
-    once, thrice = (fleet.inside(tmp_path, 2, "collectives", kind, forwards)[0] for forwards in ("1", "3"))
+def test_accumulation_sends_gradients_once(inside: Inside, kind: str) -> None:
+    once, thrice = (inside(2, "collectives", kind, forwards)[0] for forwards in ("1", "3"))
     sends = {"ddp": "c10d::allreduce_", "fsdp": "c10d::_reduce_scatter_base_"}[kind]
     assert once[sends] == {"ddp": 1, "fsdp": 2}[kind]  # a bucket; two parts of the model
     assert thrice[sends] == once[sends]
@@ -36,28 +45,28 @@ def test_accumulation_sends_gradients_once(fleet: Fleet, tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_strategies_accumulate_and_clip_alike(fleet: Fleet, tmp_path: Path, kind: str) -> None:
-    alone = fleet.inside(tmp_path, 1, "losses", "auto", "1", "0.5")[0]
-    found = fleet.inside(tmp_path, 2, "losses", kind, "3", "0.5", **{"model.channels_last": True})
-    free = fleet.inside(tmp_path, 2, "losses", kind, "1", "0")[0]
+def test_strategies_accumulate_and_clip_alike(inside: Inside, kind: str) -> None:
+    alone = inside(1, "losses", "auto", "1", "0.5")[0]
+    found = inside(2, "losses", kind, "3", "0.5", **{"model.channels_last": True})
+    free = inside(2, "losses", kind, "1", "0")[0]
     assert found[0] == found[1]
     assert max(abs(a - b) / a for a, b in zip(alone, found[0], strict=True)) < 1e-12
     assert abs(free[-1] - alone[-1]) > 1e-3, "the norm is not limited"
 
 
-def test_static_graph_tolerates_unused_parameters_and_changes_nothing(fleet: Fleet, tmp_path: Path) -> None:
-    assert "Expected to have finished reduction" in fleet.inside(tmp_path, 2, "unused")[0]
-    assert fleet.inside(tmp_path, 2, "unused", **{"ddp.static_graph": True}) == ["", ""]
-    plain = fleet.inside(tmp_path, 2, "losses", "ddp", "1", "0")[0]
-    assert plain == fleet.inside(tmp_path, 2, "losses", "ddp", "1", "0", **{"ddp.static_graph": True})[0]
+def test_static_graph_tolerates_unused_parameters_and_changes_nothing(inside: Inside) -> None:
+    assert "Expected to have finished reduction" in inside(2, "unused")[0]
+    assert inside(2, "unused", **{"ddp.static_graph": True}) == ["", ""]
+    plain = inside(2, "losses", "ddp", "1", "0")[0]
+    assert plain == inside(2, "losses", "ddp", "1", "0", **{"ddp.static_graph": True})[0]
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_compiled_blocks_compute_the_same(fleet: Fleet, tmp_path: Path, kind: str) -> None:
+def test_compiled_blocks_compute_the_same(inside: Inside, kind: str) -> None:
     over: dict[str, Any] = {"precision": "fp32"}
-    eager = fleet.inside(tmp_path, 2, "losses", kind, "1", "0", **over)[0]
-    compiled = fleet.inside(tmp_path, 2, "losses", kind, "1", "0", **over, **{"model.compile": True})[0]
+    eager = inside(2, "losses", kind, "1", "0", **over)[0]
+    compiled = inside(2, "losses", kind, "1", "0", **over, **{"model.compile": True})[0]
     assert compiled == pytest.approx(eager, rel=1e-4)
 
 
@@ -70,9 +79,9 @@ def test_compiled_blocks_compute_the_same(fleet: Fleet, tmp_path: Path, kind: st
         pytest.param("horovod", "horovod.compression", "fp16", marks=NEEDS_HOROVOD),
     ],
 )
-def test_gradients_travel_in_the_type_asked_for(fleet: Fleet, tmp_path: Path, kind: str, key: str, wire: str) -> None:
-    whole = fleet.inside(tmp_path, 2, "gradients", kind)[0]
-    packed = fleet.inside(tmp_path, 2, "gradients", kind, **{key: wire})[0]
+def test_gradients_travel_in_the_type_asked_for(inside: Inside, kind: str, key: str, wire: str) -> None:
+    whole = inside(2, "gradients", kind)[0]
+    packed = inside(2, "gradients", kind, **{key: wire})[0]
     exact, rounded = torch.tensor(whole["values"]), torch.tensor(packed["values"])
     assert not whole["exact"][wire]
     assert packed["exact"][wire] or kind == "fsdp"  # which divides once more after
@@ -80,18 +89,18 @@ def test_gradients_travel_in_the_type_asked_for(fleet: Fleet, tmp_path: Path, ki
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_waiting_for_a_slow_rank_is_exposed(fleet: Fleet, tmp_path: Path, kind: str) -> None:
+def test_waiting_for_a_slow_rank_is_exposed(inside: Inside, kind: str) -> None:
     sleep = 0.4 * patience.slowness()
-    first, slow = fleet.inside(tmp_path, 2, "exposed", kind, str(sleep))
+    first, slow = inside(2, "exposed", kind, str(sleep))
     assert first["slowed"] - first["even"] == pytest.approx(3 * sleep, abs=0.5 * sleep)
     assert slow["slowed"] < sleep, "the slow one waits for nobody"
 
 
 @NEEDS_HOROVOD
-def test_predividing_gives_the_same_gradients(fleet: Fleet, tmp_path: Path) -> None:
-    plain = fleet.inside(tmp_path, 2, "gradients", "horovod")[0]
+def test_predividing_gives_the_same_gradients(inside: Inside) -> None:
+    plain = inside(2, "gradients", "horovod")[0]
     over: dict[str, Any] = {"horovod.predivide": 2.0, "horovod.cycle_ms": 0.5, "horovod.fusion_mb": 1}
-    divided = fleet.inside(tmp_path, 2, "gradients", "horovod", **over)[0]
+    divided = inside(2, "gradients", "horovod", **over)[0]
     torch.testing.assert_close(torch.tensor(divided["values"]), torch.tensor(plain["values"]))
 
 
