@@ -78,13 +78,15 @@ def test_under_nohup_a_closed_terminal_ends_nothing(tmp_path: Path) -> None:
         process.kill()
 
 
-def test_a_pod_that_lost_another_ends_after_it_so_that_the_cause_is_seen_first(tmp_path: Path) -> None:
+def test_a_pod_that_lost_another_ends_after_it_so_that_the_cause_is_seen_first(forker: Forker, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import os, time\nprint('ended', time.time(), flush=True)\nos._exit(138)\n")
-    command = [sys.executable, "-c", "import sys, time\nfrom trainyard.pod import launcher\n"
-               "code = launcher.main(sys.argv[1:])\nprint('left', time.time(), code)\n"]  # fmt: skip
-    options = ["--nproc-per-node", "1", str(program)]
-    done = patience.run([*command, *options], cwd=ROOT, env={**environment(), "TRAINYARD_JOB": "demo"})
+    code = (
+        "import os, sys, time\nfrom trainyard.pod import launcher\ncode = launcher.main(sys.argv[1:])\n"
+        "print('left', time.time(), code, flush=True)\nos._exit(0)\n"
+    )
+    command = [sys.executable, "-c", code, "--nproc-per-node", "1", str(program)]
+    done = forker.run(command, cwd=ROOT, env={**environment(), "TRAINYARD_JOB": "demo"})
     said = dict(line.split()[:2] for line in done.stdout.splitlines() if line.startswith(("ended", "left")))
     assert done.stdout.split()[-1] == "138", done.stderr
     assert float(said["left"]) - float(said["ended"]) >= launcher.CAUSE_SECONDS
@@ -125,17 +127,21 @@ def test_a_stopped_process_is_told_to_end_as_the_others_are(forker: Forker, tmp_
     assert told.exists()  # else it would have been killed after all of the grace period
 
 
-def test_processes_leave_no_core_dumps_and_record_their_collectives(tmp_path: Path) -> None:
+def test_processes_leave_no_core_dumps_and_record_their_collectives(forker: Forker, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import os, resource\nprint(resource.getrlimit(resource.RLIMIT_CORE)[0], os.environ['TORCH_FR_BUFFER_SIZE'])\n"
     )
-    command = ["prlimit", "--core=1000000", sys.executable, "-m", "trainyard", "launch", "--nproc-per-node", "1"]
-    done = patience.run([*command, str(program)], cwd=ROOT, env=environment())
+    code = (
+        "import resource, sys\nfrom trainyard.core.exits import guarded\nfrom trainyard.pod import launcher\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (1000000, 1000000))\nguarded(lambda: launcher.main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", code, "--nproc-per-node", "1", str(program)]
+    done = forker.run(command, cwd=ROOT, env=environment())
     assert done.stdout.splitlines()[-1:] == ["0 2000"], done.stderr
 
 
-def test_an_error_of_all_processes_is_shown_once_and_nothing_else(tmp_path: Path) -> None:
+def test_an_error_of_all_processes_is_shown_once_and_nothing_else(forker: Forker, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import os, pathlib, signal, sys, time\nfrom trainyard.core import exits\n"
@@ -155,8 +161,7 @@ def test_an_error_of_all_processes_is_shown_once_and_nothing_else(tmp_path: Path
         "    raise exits.UserError('seed = x: no number')\n"
         "exits.guarded(main)\n"
     )
-    command = [sys.executable, "-m", "trainyard", "launch", "--nproc-per-node", "4", str(program)]
-    done = patience.run(command, cwd=ROOT, env=environment())
+    done = launched(forker, "--nproc-per-node", "4", str(program))
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "error: seed = x: no number", "error: rank 3 was ended by SIGKILL, as the kernel does where memory is short",

@@ -90,6 +90,6 @@ def test_a_run_counts_over_all_of_its_starts(trainer: Trainer, tmp_path: Path) -
 
 
 def finished(trainer: Trainer, run: Path, env: dict[str, str], steps: int) -> tuple[int, str]:
-    process = trainer.start(run, env=env, module="metered", forked=False, max_steps=steps)
+    process = trainer.start(run, env=env, module="metered", max_steps=steps)
     output, _ = patience.communicate(process)
     return process.returncode, output

@@ -258,20 +258,16 @@ def test_progress_is_plain_lines_where_nobody_watches(trainer: Trainer, tmp_path
 
 
 def test_two_nodes_are_joined_by_the_operators_variables(trainer: Trainer, tmp_path: Path) -> None:
-    """As programs, not forked: launchers and ranks import what they need by themselves."""
     run, port = tmp_path / "run", str(ports.free())
     common = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port,
               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}  # fmt: skip
     (tmp_path / "base.yaml").write_text("max_steps: 4\n")
     settings = [f"--set={key}={value}" for key, value in trainer.settings(run).items() if key != "epochs"]
     options = ["--config", str(tmp_path / "base.yaml"), *settings]
-    command = [sys.executable, "-m", "trainyard", "launch", "-m", "trainers.ddp", *options]
+    command = ["-m", "trainyard", "launch", "-m", "trainers.ddp", *options]
     nodes = []
     for node in ("0", "1"):
-        env = environment({**common, "PET_NODE_RANK": node, "RANK": node})
-        pipe = subprocess.PIPE
-        nodes.append(subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdout=pipe, stderr=subprocess.STDOUT))
-        trainer.running.append(nodes[-1])
+        nodes.append(trainer.python(*command, env={**common, "PET_NODE_RANK": node, "RANK": node}))
     outputs = [patience.communicate(node)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], outputs
     assert "ddp on 2 processes" in outputs[0]
