@@ -280,7 +280,8 @@ def as_started(job: Job, streams: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(job["env"])
     os.chdir(job["cwd"])
-    if launcher := sys.modules.get("trainyard.pod.launcher"):
+    launcher: Any = sys.modules.get("trainyard.pod.launcher")
+    if launcher:
         launcher.STARTED = time.time()  # as importing it has
     sys.path[:0] = [path for path in job["env"].get("PYTHONPATH", "").split(":") if path and path not in sys.path]
     for name, number in (("stdout", 1), ("stderr", 2)):

@@ -128,6 +128,7 @@ def refused(trainer: Trainer, run: Path, env: dict[str, str], **over: Any) -> tu
     may take longer to load.
     """
     places, log = run.parent / "places", run.parent / "log"
+    trainer.forker.load("mlflow.tracking", "tensorboardX.summary", **mlflow.DEFAULTS)
     with log.open("w") as file:
         two: dict[str, Any] = {"max_steps": 2, "epochs": None}
         last = constants({"telemetry.outbox.LAST_SECONDS": patience.IDLE})  # TensorBoard may load as long

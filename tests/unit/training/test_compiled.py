@@ -24,6 +24,9 @@ SHORT: dict[str, Any] = {
     "epochs": 2, "validate.batch": 300, "checkpoint.every_steps": 0, "optimizer.lr": 1.0, "host.gc_steps": 6,
 }  # fmt: skip
 
+# With vectors, half of the processor time would go into trying which there are
+QUICK = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "0"}
+
 
 def counted(
     fleet: Fleet, run: Path, world: int, compiler: str = "", more: dict[str, str] | None = None, **over: Any
@@ -31,8 +34,8 @@ def counted(
     """Run, with more in its environment, and what each rank counted."""
     folder = run.parent / f"{run.name}-counted"
     folder.mkdir(exist_ok=True)
-    env = {"COUNTED": str(folder), "COMPILER": compiler, "TORCHINDUCTOR_COMPILE_THREADS": "1", **(more or {})}
-    env["TORCHINDUCTOR_VEC_ISA_OK"] = "0"  # with vectors, half of the processor time goes into trying which there are
+    fleet.trainer.forker.load("torch._inductor.compile_fx", **QUICK)
+    env = {"COUNTED": str(folder), "COMPILER": compiler, **QUICK, **(more or {})}
     codes, output = fleet.wait(fleet.start(run, world, "counted", env, **{**SHORT, **over}))
     assert codes == [0] * world, output
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
