@@ -7,7 +7,6 @@ each fault cost. Several cases run at a time, each on a file system of its own: 
 
 import queue
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -190,21 +189,21 @@ def kind_of(stage: str) -> str:
 
 
 class Cases:
-    """All chosen cases, as they run, and beside them some without a fault, which tell what the faults cost."""
+    """All chosen cases, as they run, and beside them one without a fault of each kind, which tells what faults cost."""
 
     def __init__(self, chosen: list[tuple[str, str]], run: Callable[[str, str, str], "futures.Future[Case]"]) -> None:
         kinds = sorted({kind_of(stage) for stage, _ in chosen})
-        self._calm = {kind: [run(kind, "", f"calm-{kind}-{number}") for number in range(AT_ONCE)] for kind in kinds}
+        self._calm = {kind: run(kind, "", f"calm-{kind}") for kind in kinds}
         self._cases = {case: run(*case, f"{case[0]}-{number}") for number, case in enumerate(chosen)}
 
-    def calm(self, stage: str) -> list[Case]:
-        """Undisturbed runs or preparations."""
-        return [calm.result() for calm in self._calm[kind_of(stage)]]
+    def calm(self, stage: str) -> Case:
+        """The undisturbed run or preparation."""
+        return self._calm[kind_of(stage)].result()
 
     def result(self, stage: str, fault: str, record: Callable[[str, object], None]) -> Case:
         """Wait for a case, and note what its fault has cost."""
         case = self._cases[stage, fault].result()
-        cost = case.seconds - statistics.mean(calm.seconds for calm in self.calm(stage))
+        cost = case.seconds - self.calm(stage).seconds
         row = f"{stage:12} {fault:26} {cost:+7.1f} s {case.failed:5} {case.retries:8} {case.starts - 1:9}"
         record("table", ("during       fault                         cost  failed  retries  restarts", row))
         return case
@@ -233,7 +232,7 @@ def cases(
 @pytest.mark.parametrize("fault", CASES)
 def test_preparation(cases: Cases, prepared: Path, record_property: Callable[[str, object], None], fault: str) -> None:
     case = cases.result("preparation", fault, record_property)
-    for one in (case, *cases.calm("preparation")):
+    for one in (case, cases.calm("preparation")):
         assert make_archives.contents(one.out / "little") == make_archives.contents(prepared)
 
 
@@ -273,5 +272,5 @@ def test_training(
     cases: Cases, undisturbed: Path, record_property: Callable[[str, object], None], stage: str, fault: str
 ) -> None:
     case = cases.result(stage, fault, record_property)
-    for one in (case, *cases.calm(stage)):
+    for one in (case, cases.calm(stage)):
         assert_same_weights(one.out / "run", undisturbed)
