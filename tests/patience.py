@@ -17,15 +17,20 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def wait(
-    what: str | Callable[[], str], look: Callable[[], Found], progress: Callable[[], object], idle: float = IDLE
+    what: str | Callable[[], str],
+    look: Callable[[], Found],
+    progress: Callable[[], object],
+    idle: float = IDLE,
+    pause: float = 0.2,
 ) -> Found:
     """Return what `look` finds once it finds something.
 
-    Fail with `what` when `progress` has returned one and the same value for `idle` seconds; it is asked seldom. Looking
-    may cost more than what is looked for, so the pause between two looks is as long as a look; it grows to
-    0.2 s.
+    Fail with `what` when `progress` has returned one and the same value for `idle` seconds; it is asked seldom, and not
+    before a sixth of them: most waits are shorter, and what is asked may be a list of all that a cluster has. Looking
+    may cost more than what is looked for, so the pause between two looks is as long as a look; it grows to `pause`
+    seconds.
     """
-    state, changed, pause = progress(), time.monotonic(), 0.005
+    state, changed, rest = object(), time.monotonic(), 0.005
     asked = changed
     while True:
         begun = time.monotonic()
@@ -36,8 +41,8 @@ def wait(
             asked, (before, state) = now, (state, progress())
             changed = now if state != before else changed
             assert now - changed < idle, f"no progress for {idle:.0f} s: {what() if callable(what) else what}"
-        pause = min(2 * pause, 0.2)
-        time.sleep(max(pause, now - begun))
+        rest = min(2 * rest, pause)
+        time.sleep(max(rest, now - begun))
 
 
 def family(pid: int) -> list[int]:

@@ -50,6 +50,16 @@ def test_the_machine_that_bounds_were_written_for_and_a_faster_one_are_not_slow(
     assert patience.slowness() == 1.0
 
 
+def test_progress_is_asked_of_long_waits_alone_and_one_without_it_ends() -> None:
+    asked: list[float] = []
+    progress = lambda: asked.append(time.monotonic())  # noqa: E731
+    assert patience.wait("it is there", lambda: 1, progress) == 1
+    assert not asked
+    with pytest.raises(AssertionError, match="no progress for 0 s: it never comes"):
+        patience.wait("it never comes", lambda: None, progress, idle=0.3)
+    assert 0.3 < asked[-1] - asked[0] < patience.IDLE
+
+
 def test_ports_are_free_and_stay_this_processs_own() -> None:
     first = ports.free(3)
     with socket.create_server(("", first + 1)):

@@ -10,6 +10,7 @@ from hack.compatibility.rows import built_by
 from tests import ran
 from tests.e2e import cluster
 from tests.e2e.cluster import get
+from trainyard.cluster import inventory
 
 NEWEST = {"trainer": "2.3", "mpi-operator": "0.8"}
 CONTROLLERS = {
@@ -27,6 +28,7 @@ def put(add_on: str, version: str) -> Versions:
     key = f"TRAINYARD_{add_on.upper().replace('-', '_')}"
     named = "" if version == NEWEST[add_on] else version
     cluster.run("env", f"{key}={named}", "hack/cluster/extra", add_on)
+    inventory.definition.cache_clear()
     found = {}
     for program, (space, name) in CONTROLLERS[add_on].items():
         (one,) = [one for one in get("deployments", space) if one["metadata"]["name"] == name]

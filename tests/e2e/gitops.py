@@ -129,8 +129,8 @@ def objects(one: dict) -> dict[str, dict]:
     for part in one["status"]["resources"]:
         kind = f"{part['kind']}.{part['group']}" if part.get("group") else part["kind"]
         if part["kind"] != "Namespace":
-            text = kubectl("get", kind, part["name"], "-n", part["namespace"], "-o", "json")
-            found[f"{part['kind']}/{part['name']}"] = json.loads(text)
+            (thing,) = get(kind.lower(), part["namespace"], fields=f"metadata.name={part['name']}")
+            found[f"{part['kind']}/{part['name']}"] = thing
     return found
 
 

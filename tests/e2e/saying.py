@@ -11,4 +11,4 @@ def says(release: str, namespace: str, *words: str) -> str:
         seen[0] = why(release, namespace)
         return seen[0] if all(word in seen[0] for word in words) else ""
 
-    return until(lambda: f"trainyard why says {words}; it says:\n{seen[0]}", look)
+    return until(lambda: f"trainyard why says {words}; it says:\n{seen[0]}", look, pause=1.0)

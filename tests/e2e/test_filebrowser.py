@@ -240,5 +240,5 @@ def test_a_missing_secret_is_named(page: Page, image):
         seen[0] = why(RELEASE, page.namespace)
         return 'secret "missing" not found' in seen[0] and "create that Secret in this namespace" in seen[0]
 
-    until(lambda: seen[0], named)
+    until(lambda: seen[0], named, pause=1.0)
     assert f"deployment/{NAME}" in seen[0]

@@ -4,6 +4,7 @@ import pytest
 
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until, why
+from trainyard.cluster import inventory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.takes(25)]
 NO_DATASET = ["--set", "dataset.enabled=false"]
@@ -34,7 +35,7 @@ def explained(namespace, install):
             seen[0] = why(release, namespace)
             return seen[0] if all(word in seen[0] for word in words) else ""
 
-        return until(lambda: f"trainyard why names {words}; it says:\n{seen[0]}", look)
+        return until(lambda: f"trainyard why names {words}; it says:\n{seen[0]}", look, pause=1.0)
 
     yield do
     for release in releases:
@@ -55,6 +56,7 @@ def test_a_missing_kind(namespace, install):
     kubectl("delete", "crd", MPIJOBS)
     try:
         until("the kind is not served", lambda: not cluster.serves(MPIJOBS))
+        inventory.definition.cache_clear()
         done = install("kind", namespace, *NO_DATASET, check=False)
         assert done.returncode != 0
         assert "ensure CRDs are installed first" in done.stderr
@@ -67,6 +69,7 @@ def test_a_missing_kind(namespace, install):
         kubectl("-n", "mpi-operator", "rollout", "restart", "deployment/mpi-operator")
         kubectl("-n", "mpi-operator", "rollout", "status", "deployment/mpi-operator", "--timeout=24h")
         until("the kind is served again", lambda: cluster.serves(MPIJOBS))
+        inventory.definition.cache_clear()
         uninstall("kind", namespace)
 
 
