@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from tests.e2e import cluster
-from tests.e2e.cluster import get, kubectl, lines, until, why
+from tests.e2e.cluster import get, lines, until, why
 from tests.e2e.gated import Gate
 from tests.e2e.undisturbed import CONFIG, HELM, STEPS, weights
 
@@ -29,9 +29,8 @@ class Moves:
         return why(RELEASE, self.namespace)
 
     def events(self, kind: str) -> list[dict]:
-        """Read the events of one kind from the run's metrics, in a pod that has its claim."""
-        path = f"/results/runs/{RELEASE}/metrics.jsonl"
-        text = kubectl("exec", "gate", "-n", self.namespace, "--", "sh", "-c", f"cat {path} 2>/dev/null || true")
+        """Read the events of one kind from the run's metrics."""
+        text = self.gate.read(f"runs/{RELEASE}/metrics.jsonl")
         whole = [line for line in text.split("\n")[:-1] if line]  # the last one may be half written
         return [event for event in map(json.loads, whole) if event["event"] == kind]
 

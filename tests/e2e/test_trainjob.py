@@ -21,7 +21,7 @@ RELEASE = "cross"
 EVERY = 5  # steps between checkpoints
 KEPT = ["--set", f"global.training.config.checkpoint.every_steps={EVERY}"]
 RESTARTS = (
-    "--set", "global.training.env[7].name=PET_MAX_RESTARTS", "--set-string", "global.training.env[7].value=3",
+    "--set", "global.training.env[8].name=PET_MAX_RESTARTS", "--set-string", "global.training.env[8].value=3",
 )  # fmt: skip
 LEADERS = {
     "pytorchjob": ("training.kubeflow.org/replica-type=master", "pytorch"),
