@@ -1,17 +1,19 @@
 """The cluster that the end-to-end tests use, and their namespaces in it."""
 
 import functools
-import json
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
+from unittest import mock
 
 import pytest
 
 from tests import ran
 from tests.e2e import cluster, owners, running, undisturbed
+from trainyard.cluster import kube
+from trainyard.prepare import sample
 
 LOCK = pytest.StashKey[TextIO | None]()
 
@@ -94,26 +96,43 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     # created with its labels: admission reads them from a cache, which may lag behind a later change
     labels = owners.LABELS | {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
     made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-    cluster.kubectl("create", "-f", "-", stdin=json.dumps(made))
+    cluster.answered(lambda: kube.create("namespaces", "", made))
     # until then pods are refused
     cluster.until("its service account is there", lambda: cluster.get("serviceaccounts", name))
     yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    cluster.answered(lambda: (kube.delete("namespaces", "", name),))
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A part of the demo's archive, of 2,400 pictures for training and 400 for validation: one epoch of any test."""
+    path = shared(tmp_path_factory) / "pictures" / "fashion.zip"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        with mock.patch.object(sample, "PER_CLASS", {"train": 240, "val": 40}):
+            sample.make_archive(path)
+    return path
 
 
 @pytest.fixture(scope="module")
-def archive(namespace, image) -> str:
-    """The demo's archive, served in the namespace; returns its URL."""
-    served = f"{image['registry']}/trainyard-pytorch:{image['tag']}"
-    cluster.run("scripts/demo/serve", namespace, served, cluster.sample())
+def archive(namespace, image, request: pytest.FixtureRequest) -> str:
+    """The pictures, or the demo's whole archive for a file with WHOLE, served in the namespace; returns the URL."""
+    whole = getattr(request.module, "WHOLE", False)
+    path = cluster.sample() if whole else request.getfixturevalue("pictures")
+    cluster.run("scripts/demo/serve", namespace, f"{image['registry']}/trainyard-pytorch:{image['tag']}", path)
     return "http://archive/fashion.zip"
+
+
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of this run of tests, which its workers share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
 def calm(tmp_path_factory):
     """Return a function of data, settings and processes: the run directory of a training that nobody disturbs."""
-    own = tmp_path_factory.getbasetemp()
-    return functools.partial(undisturbed.train, own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
+    return functools.partial(undisturbed.train, shared(tmp_path_factory))
 
 
 def add_on(name: str) -> None:

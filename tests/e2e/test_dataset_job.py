@@ -1,7 +1,6 @@
 """Three pods share the preparation without communication; one is killed midway; trainers wait, and say so."""
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from trainyard.prepare.settings import parse
 
 pytestmark = [pytest.mark.e2e, pytest.mark.takes(60)]
 RELEASE = "shared"
+WHOLE = True  # the archive: its shards are enough for three pods
 PODS = 3
 PREPARATION = {"shard_mb": 1, "workers": 1}
 SETTINGS = [
@@ -119,8 +119,7 @@ def test_the_shards_are_those_of_one_process(namespace, tmp_path):
     root = Path((volume.get("hostPath") or volume.get("local") or {"path": "/nowhere"})["path"])
     if not root.exists():
         pytest.skip("the claim's folder is not on this machine")
-    cache = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache" / "trainyard"))
-    source = {"kind": "path", "path": str(cache / "sample" / "fashion.zip")}
+    source = {"kind": "path", "path": str(cluster.sample())}
     alone = build(parse({"source": source, "out": str(tmp_path / "fashion"), **PREPARATION}))
     shared = json.loads((root / "fashion" / "manifest.json").read_text())
     for split, entry in alone.splits.items():

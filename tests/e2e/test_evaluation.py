@@ -66,7 +66,7 @@ def test_an_unchanged_upgrade_measures_nothing_again_and_another_split_is_a_new_
     cluster.follow(RELEASE, namespace)
     (other,) = evaluations(namespace)
     assert other["metadata"]["name"] != before["metadata"]["name"]
-    assert "over 6,000 images: /results/evaluations/measured/fashion-train/" in log(pod_of(namespace), namespace)
+    assert "over 2,400 images: /results/evaluations/measured/fashion-train/" in log(pod_of(namespace), namespace)
 
 
 def test_the_documents_commands_measure_a_run_that_has_finished(namespace, trained, install, tmp_path: Path):
@@ -96,6 +96,7 @@ def test_a_run_that_is_not_there_is_named(namespace, trained, install):
     said = until(
         lambda: f"the evaluation fails: {why('again', namespace)}",
         lambda: next((text for text in [why("again", namespace)] if "there is no such run yet, after 5 s" in text), ""),
+        pause=1.0,
     )
     assert "evaluate.wait" in said
     kubectl("delete", "jobs", "-n", namespace, "-l", "app.kubernetes.io/instance=again")

@@ -69,9 +69,9 @@ class Story:
         return self.watch.codes(release, KINDS[release][1])
 
 
-def prepare(folder: Path) -> Path:
-    """Prepare the demo's archive on this machine, as the cluster's Job does."""
-    source = ("--set", "source.kind=path", "--set", f"source.path={cluster.sample()}")
+def prepare(archive: Path, folder: Path) -> Path:
+    """Prepare the archive on this machine, as the cluster's Job does."""
+    source = ("--set", "source.kind=path", "--set", f"source.path={archive}")
     cluster.run(sys.executable, "-m", "trainyard", "prepare", "build", *source, "--set", f"out={folder}/data")
     return folder / "data"
 
@@ -128,11 +128,11 @@ def give_way(story: Story) -> None:
 
 
 @pytest.fixture(scope="module")
-def reference(calm, tmp_path_factory):
+def reference(calm, pictures, tmp_path_factory):
     """The same run, started on this machine beside the cluster's, and not interrupted; its result."""
     folder = tmp_path_factory.mktemp("calm")
     with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(lambda: calm(prepare(folder), CONFIG, 2))
+        yield pool.submit(lambda: calm(prepare(pictures, folder), CONFIG, 2))
 
 
 @pytest.fixture(scope="module")
