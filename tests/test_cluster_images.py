@@ -12,9 +12,11 @@ SNAPSHOTS = "io.containerd.snapshotter.v1.overlayfs"
 USE = "PART=test; . hack/cluster/settings.sh; . hack/cluster/steps.sh; "
 
 
-def bash(script: str, place: Path) -> None:
+def bash(script: str, place: Path) -> str:
     env = os.environ | {"TRAINYARD_CACHE": str(place / "cache"), "TRAINYARD_STATE": str(place / "state")}
-    subprocess.run(["bash", "-euc", USE + script], cwd=ROOT, env=env, check=True, timeout=120)
+    command = ["bash", "-euc", USE + script]
+    done = subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=120, stdout=subprocess.PIPE, text=True)
+    return done.stdout
 
 
 def unpacked(place: Path, name: str, changed: int) -> Path:
@@ -55,6 +57,33 @@ def test_a_node_reads_files_where_they_were_unpacked_and_writes_to_lists_of_its_
     assert (root / "io.content/blobs/blob").samefile(folder / "io.content/blobs/blob")
     for part in ("io.bolt/meta.db", f"{SNAPSHOTS}/metadata.db"):
         assert not (root / part).samefile(folder / part)
+
+
+def layout(place: Path, tag: str, changed: int, layers: dict[str, int]) -> Path:
+    """Built images, by the names and sizes of their layers."""
+    folder = place / "cache/images" / tag
+    (folder / "blobs/sha256").mkdir(parents=True)
+    for name, size in layers.items():
+        (folder / "blobs/sha256" / name).touch()
+        os.truncate(folder / "blobs/sha256" / name, size)
+    os.utime(folder, (changed, changed))
+    return folder
+
+
+def test_until_a_trees_images_are_built_a_node_has_those_of_the_tree_before(tmp_path: Path) -> None:
+    layout(tmp_path, "0.1.0-older", 1, {"base": 64 << 20})
+    newest = layout(tmp_path, "0.1.0-newest", 2, {"base": 64 << 20, "torch": 64 << 20, "sources": 1 << 20})
+    find = "images=(own.tar) unpacked=$CACHE/unpacked/key; find_earlier_images; echo ${images[*]} $unpacked"
+    where = tmp_path / "cache/unpacked"
+    assert bash(find, tmp_path).split() == ["own.tar", str(newest), f"{where}/key-0.1.0-newest"]
+    layers = where / "key-0.1.0-older/io.containerd.content.v1.content/blobs/sha256"
+    layers.mkdir(parents=True)
+    (layers / "base").touch()
+    assert bash(find, tmp_path).split() == ["own.tar", str(newest), f"{where}/key-0.1.0-newest"], "torch is missing"
+    (layers / "torch").touch()
+    assert bash(find, tmp_path).split() == ["own.tar", f"{where}/key-0.1.0-older"]
+    built = find.replace("own.tar", f"own.tar {newest}")
+    assert bash(built, tmp_path).split() == ["own.tar", str(newest), f"{where}/key"], "this tree's own"
 
 
 def test_a_pod_of_before_that_goes_as_all_are_annotated_does_not_end_the_wait(tmp_path: Path) -> None:

@@ -45,12 +45,35 @@ find_images() {
   if [ "$IMAGES_THERE" != own ] && [ -e "$CACHE/images/$tag/index.json" ]; then images+=("$CACHE/images/$tag") unpacked+=-$tag; fi
 }
 
+# find_earlier_images: where this tree's are not built yet, those of the tree before, whose large layers are mostly the same: hack/images/load
+# then sends the others. A folder where they are unpacked serves as long as it has all large ones of the newest build.
+find_earlier_images() {
+  local newest folder
+  [ "$IMAGES_THERE" != own ] && [ ${#images[@]} -gt 0 ] && [ ! -d "${images[-1]}" ] || return 0
+  newest=$(find "$CACHE/images" -mindepth 1 -maxdepth 1 -name '[0-9]*-*' -printf '%T@ %p\n' 2> /dev/null | sort -rn | sed 1q | cut -d' ' -f2) || true
+  [ -n "$newest" ] || return 0
+  for folder in "$unpacked"-*; do
+    if [[ $folder != *.part ]] && has_large_layers "$folder" "$newest"; then unpacked=$folder && return 0; fi
+  done
+  images+=("$newest") unpacked+=-${newest##*/}
+}
+
+# has_large_layers FOLDER LAYOUT: are the layout's layers that take long to unpack in the folder?
+has_large_layers() {
+  local layer
+  [ -d "$1/io.containerd.content.v1.content" ] || return 1
+  for layer in $(find "$2/blobs/sha256" -size +32M -printf '%f\n'); do
+    [ -e "$1/io.containerd.content.v1.content/blobs/sha256/$layer" ] || return 1
+  done
+}
+
 # linked_images: have images in a node before its containerd starts. All nodes read the files of the images where they were unpacked once, which
 # no container writes to; containerd's lists of what it has are the node's own. A link to a folder is all that a removed image takes away.
 SNAPSHOTS=io.containerd.snapshotter.v1.overlayfs
 linked_images() {
   local images unpacked list own=$NODE_RUN/containerd/root
   find_images
+  find_earlier_images
   [ "$(stat -c %d "$CACHE")" = "$(stat -c %d "$RUN")" ] || return 1 # nothing is linked from one file system to another
   "$HERE/unpack" "$unpacked" "${images[@]}" || return 1
   use_unpacked "$unpacked"
