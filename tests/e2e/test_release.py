@@ -8,7 +8,7 @@ from tests import documents, ran
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines
 
-pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.alone]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(200)]
 RELEASE = "demo"
 JOBS = ("pytorchjob", "mpijob")
 
@@ -43,10 +43,13 @@ def test_both_operators_reach_the_same_accuracy(results):
     assert abs(first - second) <= 2
 
 
+def first_losses(folder):
+    """Of the demo's warm-up, whose learning rate does not depend on the number of epochs."""
+    return [m["loss"] for m in lines(folder / "metrics.jsonl") if m["event"] == "train"][:20]
+
+
 def test_the_first_losses_of_ddp_and_horovod_agree(results):
-    ddp, horovod = (
-        [m["loss"] for m in lines(results[job] / "metrics.jsonl") if m["event"] == "train"][:20] for job in JOBS
-    )
+    ddp, horovod = (first_losses(results[job]) for job in JOBS)
     assert len(ddp) == 20
     assert ddp == pytest.approx(horovod, rel=1e-6)  # equal but for a rare last bit: gradients are summed in fp64
 
@@ -87,14 +90,14 @@ def test_the_commands_of_the_notes_run(results, namespace):
 
 
 @pytest.mark.shows(ran.DDP, "Kubeflow Trainer", "JobSet")
-def test_a_trainjob_reaches_the_same_accuracy(results, namespace, install, trainer_v2, tmp_path):
-    install(RELEASE, namespace, "--set", "global.training.operator=trainjob")
+def test_a_trainjob_takes_the_same_steps(results, namespace, install, trainer_v2, tmp_path):
+    install(RELEASE, namespace, "--set", "global.training.operator=trainjob,global.training.config.epochs=1")
     print(cluster.follow(RELEASE, namespace))
     cluster.run("trainyard", "fetch", RELEASE, f"runs/{RELEASE}", tmp_path, "-n", namespace)
-    found, other = summary(tmp_path), summary(results["pytorchjob"])
+    found = summary(tmp_path)
     assert (found["status"], found["world_size"]) == ("finished", 4)
     assert len({rank["host"] for rank in found["ranks"]}) == 2
-    assert abs(found["top1"] - other["top1"]) <= 2
+    assert first_losses(tmp_path) == pytest.approx(first_losses(results["pytorchjob"]), rel=1e-6)
     (job,) = get("trainjobs", namespace)
     told = job["status"]["trainerStatus"]
     assert (told["progressPercentage"], told["estimatedRemainingSeconds"]) == (100, 0)
