@@ -62,9 +62,9 @@ find_earlier_images() {
 has_large_layers() {
   local layer
   [ -d "$1/io.containerd.content.v1.content" ] || return 1
-  for layer in $(find "$2/blobs/sha256" -size +32M -printf '%f\n'); do
+  while read -r layer; do
     [ -e "$1/io.containerd.content.v1.content/blobs/sha256/$layer" ] || return 1
-  done
+  done < <(find "$2/blobs/sha256" -size +32M -printf '%f\n')
 }
 
 # linked_images: have images in a node before its containerd starts. All nodes read the files of the images where they were unpacked once, which
