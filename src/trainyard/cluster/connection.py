@@ -1,24 +1,53 @@
 """A connection to the user's cluster by the Python client `kubernetes`: kubeconfig, login, certificates and proxies."""
 
+import contextlib
 import functools
+import importlib
+import importlib.util
 import logging
 import os
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]  # typeshed lacks it
 
-import kubernetes
 import urllib3
 import yaml
-from kubernetes.config import kube_config
 
 from trainyard.cluster.errors import KubeError
 from trainyard.core.files import home
 
 ROOT = Path(__file__).resolve().parents[3]
 OR_OURS = ", or run `make cluster`" if (ROOT / "hack" / "cluster").is_dir() else ""  # in a checkout only
+IMPORT_ALL = ("kubernetes", "kubernetes.client", "kubernetes.utils")  # packages that import all of the client
+
+
+def import_part(name: str) -> Any:
+    """Import a module of `kubernetes` without its 800 classes for objects and calls, which take 0.3 s."""
+    if "kubernetes" not in sys.modules:
+        with contextlib.suppress(ImportError), bare_packages():  # as of a version that is put together otherwise
+            return importlib.import_module(name)
+    return importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def bare_packages() -> Iterator[None]:
+    """Let packages that import nothing stand for IMPORT_ALL; afterwards `import kubernetes` finds the whole."""
+    try:
+        for name in IMPORT_ALL:
+            spec = importlib.util.find_spec(name)
+            assert spec  # cluster/__init__.py has looked
+            sys.modules[name] = importlib.util.module_from_spec(spec)
+        bare: Any = sys.modules["kubernetes.client"]
+        bare.Configuration = importlib.import_module("kubernetes.client.configuration").Configuration
+        bare.ApiClient = lambda **given: importlib.import_module("kubernetes.client").ApiClient(**given)  # for OIDC
+        yield
+    finally:
+        for name in [one for one in sys.modules if f"{one}.".startswith("kubernetes.")]:
+            del sys.modules[name]
 
 
 class Client(NamedTuple):
@@ -57,19 +86,20 @@ def client() -> Client:
 def _connected() -> Client:
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # tries that fail are told in our words
     urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # it is the kubeconfig that says so
-    settings = kubernetes.client.Configuration()
+    config, rest = import_part("kubernetes.config"), import_part("kubernetes.client.rest")
+    settings = config.kube_config.Configuration()
     settings.proxy, chosen = None, ""
     try:
-        merged = kube_config.KubeConfigMerger(kubeconfig())
+        merged = config.kube_config.KubeConfigMerger(kubeconfig())
         if merged.config is not None:
-            loader = kube_config.KubeConfigLoader(config_dict=merged.config)
+            loader = config.kube_config.KubeConfigLoader(config_dict=merged.config)
             loader.load_and_set(settings)
             chosen = proxy_url(merged.config.value, loader.current_context["context"]["cluster"])
         elif "KUBERNETES_SERVICE_HOST" in os.environ:
-            kubernetes.config.load_incluster_config(client_configuration=settings)
+            config.load_incluster_config(client_configuration=settings)
         else:
             raise KubeError(f"there is no kubeconfig {kubeconfig()}: name yours in KUBECONFIG{OR_OURS}")
-    except (kubernetes.config.ConfigException, OSError, ValueError) as error:
+    except (config.ConfigException, OSError, ValueError) as error:
         raise KubeError(f"KUBECONFIG {kubeconfig()}: {error}") from error
     except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
         raise KubeError(f"KUBECONFIG {kubeconfig()} is not a kubeconfig: {error}") from error
@@ -77,7 +107,7 @@ def _connected() -> Client:
     settings.no_proxy = None  # it has been looked at
     settings.connection_pool_maxsize = 32
     settings.retries = urllib3.Retry(connect=0, read=1, redirect=0, other=0)  # a kept connection may have been closed
-    return Client(settings, kubernetes.client.rest.RESTClientObject(settings).pool_manager)
+    return Client(settings, rest.RESTClientObject(settings).pool_manager)
 
 
 def proxy_url(config: dict, cluster: str) -> str:

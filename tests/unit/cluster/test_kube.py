@@ -1,5 +1,6 @@
 """How trainyard why, follow and fetch reach a cluster, and what they say where they cannot."""
 
+import base64
 import json
 import os
 import subprocess
@@ -110,6 +111,34 @@ def test_a_login_by_a_program_is_used(cluster, tmp_path):
     login["exec"]["interactiveMode"] = "Never"
     done = why(cluster.kubeconfig(tmp_path / "kubeconfig", user=login))
     assert "namespace default holds nothing that runs for it" in done.stdout, done
+
+
+def test_a_login_by_oidc_is_renewed(cluster, tmp_path):
+    """For that the client needs its class for calls, which is imported then."""
+    expired = base64.urlsafe_b64encode(b'{"exp": 1}').decode().rstrip("=")
+    config = {"client-id": "c", "client-secret": "s", "id-token": f"a.{expired}.b", "refresh-token": "r"}
+    config |= {"idp-issuer-url": cluster.url}
+    cluster.fault = lambda path, query: (202, "") if "openid" in path else None  # no answer: the old one is tried
+    login = {"auth-provider": {"name": "oidc", "config": config}}
+    done = why(cluster.kubeconfig(tmp_path / "kubeconfig", user=login))
+    assert "namespace default holds nothing that runs for it" in done.stdout, done
+    assert cluster.requests[0][0] == "/.well-known/openid-configuration"
+
+
+def test_a_command_imports_no_classes_of_the_client_and_others_find_it_whole(cluster, tmp_path):
+    """They take longer to import than all that a command does."""
+    script = """
+import sys
+from trainyard.cluster import kube, why
+kube.items("pods", "default")
+assert not [name for name in sys.modules if name.startswith("kubernetes.client")]
+import kubernetes
+assert kubernetes.client.CoreV1Api and kubernetes.client.models.V1Pod and kubernetes.utils.parse_quantity
+"""
+    env = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig"))}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert cluster.count("pods", watches=False) == 1
 
 
 def test_proxies_of_kubeconfig_and_environment_are_used(cluster, tmp_path):

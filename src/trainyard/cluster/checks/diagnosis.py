@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import NamedTuple
 
-from kubernetes.utils.quantity import parse_quantity
+from trainyard.cluster import connection
 
+parse_quantity = connection.import_part("kubernetes.utils.quantity").parse_quantity
 ERROR, WARNING, NOTE = "error", "warning", "note"  # stops a run; may stop or slow it; worth knowing
 LEVELS = (ERROR, WARNING, NOTE)
 
