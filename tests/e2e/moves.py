@@ -5,12 +5,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from tests.e2e import cluster
 from tests.e2e.cluster import get, lines, until, why
 from tests.e2e.gated import Gate
-from tests.e2e.undisturbed import CONFIG, HELM, STEPS, weights
+from tests.e2e.undisturbed import CONFIG, HELM, STEPS, bit_equal, weights
 
 RELEASE = "moved"
 LEG = 9  # steps on each operator
@@ -94,4 +92,4 @@ def lost_nothing(folder: Path, moves: int) -> None:
 def same_weights(folder: Path, calm) -> None:
     """Check that the weights are those of a run that stayed."""
     expected, found = weights(calm(folder / "data", CONFIG, 2)), weights(folder / "results")
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert bit_equal(expected, found)

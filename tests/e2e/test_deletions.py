@@ -6,13 +6,12 @@ import subprocess
 import threading
 
 import pytest
-import torch
 
 from tests import documents
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines, log, until
 from tests.e2e.gated import Gate
-from tests.e2e.undisturbed import CONFIG, FIRST, HELM, STEPS, weights
+from tests.e2e.undisturbed import CONFIG, FIRST, HELM, STEPS, bit_equal, weights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(130)]
 RELEASE = "gone"
@@ -139,4 +138,4 @@ def test_the_pods_status_says_saved_and_stopped(disturbed):
 def test_the_weights_are_those_of_an_undisturbed_run(disturbed, namespace, calm, tmp_path):
     cluster.run("trainyard", "fetch", RELEASE, "fashion", tmp_path / "data", "-n", namespace, "--claim", "data")
     expected, found = weights(calm(tmp_path / "data", CONFIG, 2)), weights(disturbed[0] / "pytorchjob")
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert bit_equal(expected, found)

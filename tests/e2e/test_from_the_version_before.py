@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.e2e import cluster
 from tests.e2e.cluster import get, log, until, why
 from tests.e2e.gated import Gate
-from tests.e2e.undisturbed import CONFIG, FIRST, HELM, STEPS, weights
+from tests.e2e.undisturbed import CONFIG, FIRST, HELM, STEPS, bit_equal, weights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(2), pytest.mark.takes(60)]
 OLD = Path(__file__).parent / "stored" / "trainyard-0.1.0.tgz"
@@ -115,4 +114,4 @@ def test_its_weights_are_those_of_an_undisturbed_run(story, namespace, calm, tmp
     cluster.run("trainyard", "fetch", RELEASE, "fashion", tmp_path / "data", "-n", namespace, "--claim", "data")
     expected, found = weights(calm(tmp_path / "data", CONFIG, 2)), weights(story.run)
     assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert bit_equal(expected, found)

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from tests.e2e import cluster, gated, queueing
 from tests.e2e.cluster import lines, until, why
 from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, give, most_pods, pods, state, steps
 from tests.e2e.saying import says
-from tests.e2e.undisturbed import weights
+from tests.e2e.undisturbed import bit_equal, weights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(6), pytest.mark.takes(110)]
 # release -> its kind, and the container whose exit code tells
@@ -187,7 +186,7 @@ def test_the_weights_are_those_of_an_undisturbed_run(story, runs, reference):
     equal = {}
     for release, run in runs.items():
         mine = weights(run)
-        equal[release] = all(torch.equal(calm[name], mine[name]) for name in calm)
+        equal[release] = bit_equal(calm, mine)
         again = resumed(run)
         where = f"resumed at step {again['step']} of {STEPS}, {again['lost_steps']} lost"
         codes = f"{KINDS[release][0]}: exit codes {story.codes(release)}"

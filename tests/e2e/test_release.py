@@ -1,8 +1,6 @@
 """The whole pipeline: helm install, jobs of all three kinds to the end, what they leave, uninstall, install again."""
 
 import pytest
-import timm
-import torch
 
 from tests import documents, ran
 from tests.e2e import cluster
@@ -57,6 +55,9 @@ def test_the_first_losses_of_ddp_and_horovod_agree(results):
 @pytest.mark.shows("loads what pods published", "torch", "torchvision")
 @pytest.mark.parametrize("job", JOBS)
 def test_timm_loads_what_was_published(results, job):
+    import timm
+    import torch
+
     model = timm.create_model(f"local-dir:{results[job] / 'published'}", pretrained=True)
     published = torch.load(results[job] / "published" / "model.pth", weights_only=True)
     assert all(torch.equal(tensor, published[name]) for name, tensor in model.state_dict().items())

@@ -6,11 +6,9 @@ They run side by side: DDP and FSDP2 on two nodes, our trainers by a command and
 import re
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from kubeflow.common.types import KubernetesBackendConfig
-from kubeflow.trainer import TrainerClient
-from kubeflow.trainer.options import Name
 
 from tests import documents, patience
 from tests.e2e import cluster
@@ -57,13 +55,18 @@ def watching(namespace: str, job: str = "", *options: str, **env: str) -> subpro
 
 
 @pytest.fixture(scope="module")
-def client(namespace: str) -> TrainerClient:
+def client(namespace: str) -> Any:
     """The SDK's own client."""
+    from kubeflow.common.types import KubernetesBackendConfig
+    from kubeflow.trainer import TrainerClient
+
     return TrainerClient(KubernetesBackendConfig(namespace=namespace, config_file=cluster.KUBECONFIG))
 
 
-def started(client: TrainerClient) -> str:
+def started(client: Any) -> str:
     """Start the runtime's own training; nothing, as long as Trainer's webhook does not know the runtime."""
+    from kubeflow.trainer.options import Name
+
     try:
         return client.train(runtime=RUNTIME, options=[Name("plain")])
     except RuntimeError as error:

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines, log, until, why
 from tests.e2e.gated import Gate
-from tests.e2e.undisturbed import CONFIG, FIRST, HELM, STEPS, weights
+from tests.e2e.undisturbed import CONFIG, FIRST, HELM, STEPS, bit_equal, weights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(110)]
 RELEASE = "cross"
@@ -200,7 +199,7 @@ def test_a_deleted_pod_recreates_all_pods_which_resume_from_the_step_in_flight(s
 def test_the_weights_are_those_of_an_undisturbed_run(story, calm, tmp_path):
     cluster.run("trainyard", "fetch", RELEASE, "fashion", tmp_path / "data", "-n", story.namespace, "--claim", "data")
     expected, found = weights(calm(tmp_path / "data", CONFIG, 2)), weights(story.folder / "run")
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert bit_equal(expected, found)
 
 
 def test_the_status_shows_progress_time_left_and_metrics(story):

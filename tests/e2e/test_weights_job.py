@@ -5,10 +5,8 @@ import hashlib
 from io import BytesIO
 
 import pytest
-import torch
 
 from tests.e2e.cluster import get, kubectl, log, until
-from trainyard.models import factory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.takes(60)]
 RELEASE = "tuned"
@@ -24,6 +22,10 @@ SETTINGS = [
 @pytest.fixture(scope="module")
 def address(namespace, archive) -> str:
     """Weights beside the archive on its server, under a name that ends in the first digits of their hash."""
+    import torch
+
+    from trainyard.models import factory
+
     buffer = BytesIO()
     torch.save(factory.create(MODEL, 1000).state_dict(), buffer)
     name = f"net-{hashlib.sha256(buffer.getvalue()).hexdigest()[:8]}.pth"

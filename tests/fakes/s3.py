@@ -7,9 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import boto3
-from moto.server import ThreadedMotoServer
-
 REGION, KEY, SECRET = "eu-central-1", "AKIDLITTLE", "s3cret/acc3ss+key"
 _XML = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>no</Message></Error>"
 
@@ -41,6 +38,9 @@ class Store:
 @contextmanager
 def running() -> Iterator[Store]:
     """Run the store on a free port while the block runs."""
+    import boto3  # imported late, as each worker that collects tests would take a second
+    from moto.server import ThreadedMotoServer
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -6,11 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import following
-import jobs
 import pytest
-from kubeflow.trainer.backends.kubernetes.utils import get_container_devices, get_resources_per_node
-from kubernetes import client as kubernetes
 
 from tests import patience
 
@@ -27,6 +23,9 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "sdk"
     ],
 )
 def test_resources_are_such_as_the_sdk_can_read(options: str, limits: dict) -> None:
+    import jobs  # late, here and below: each worker that collects the SDK's tests would take a second
+    from kubeflow.trainer.backends.kubernetes.utils import get_container_devices, get_resources_per_node
+
     given = jobs.options("Test", nodes=2, gpus=1).parse_args(["--runtime", "lab", *options.split()])
     resources = get_resources_per_node(jobs.resources(given))
     assert {name: amount.actual_instance for name, amount in resources.limits.items()} == limits
@@ -40,6 +39,8 @@ class Busy:
         self.status, self.asked = status, 0
 
     def get_job_logs(self, job: str, follow: bool) -> Iterator[str]:
+        from kubernetes import client as kubernetes
+
         self.asked += 1
         if self.asked == 1:
             raise RuntimeError("Failed to read logs") from kubernetes.ApiException(self.status, "refused")
@@ -52,6 +53,8 @@ class Busy:
 def test_a_log_that_a_busy_kubelet_does_not_give_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int, said: str
 ) -> None:
+    import following
+
     monkeypatch.setattr(following, "AGAIN", 0.0)
     client: Any = Busy(status)
     following._print_log(client, "run")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import functions
 import pytest
-from kubeflow.trainer import CustomTrainer, LocalProcessBackendConfig, TrainerClient
 
 from tests import documents, patience
 
@@ -28,6 +27,8 @@ def test_a_function_runs_on_two_processes_of_this_machine(tmp_path: Path) -> Non
 
 
 def test_alone_the_backend_has_no_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kubeflow.trainer import CustomTrainer, LocalProcessBackendConfig, TrainerClient
+
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     client = TrainerClient(LocalProcessBackendConfig())
     job = client.train(runtime="torch-distributed", trainer=CustomTrainer(functions.train_ddp))

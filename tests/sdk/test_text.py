@@ -1,17 +1,13 @@
 """How the SDK's shell changes a function's text, and that such a function is refused."""
 
 import importlib.util
+import pkgutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import functions
-import our_trainers
 import pytest
 import text
-from kubeflow.trainer.backends.kubernetes import utils
-from kubeflow.trainer.constants import constants
-from kubeflow.trainer.types import types
 
 CHANGED = {
     "a dollar sign": 'print("$HOME")',
@@ -40,6 +36,10 @@ def define(folder: Path, body: str) -> Callable[..., None]:
 
 def arrived(folder: Path, function: Callable[..., None], arguments: dict | None = None) -> tuple[str, str]:
     """The text that the SDK makes of a function, and the file that its command leaves on the node."""
+    from kubeflow.trainer.backends.kubernetes import utils
+    from kubeflow.trainer.constants import constants
+    from kubeflow.trainer.types import types
+
     shown = constants.EXEC_FUNC_SCRIPT.replace("__ENTRYPOINT__", "cat")
     trainer = types.RuntimeTrainer(types.TrainerType.CUSTOM_TRAINER, "torch", "image")
     sent = []
@@ -75,8 +75,9 @@ def test_arguments_are_looked_at_too(tmp_path: Path) -> None:
             text.check(function, bad)
 
 
-@pytest.mark.parametrize("function", [functions.train_ddp, functions.train_fsdp, our_trainers.train])
-def test_our_functions_arrive_as_they_are(function: Callable[..., None], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["functions.train_ddp", "functions.train_fsdp", "our_trainers.train"])
+def test_our_functions_arrive_as_they_are(name: str, tmp_path: Path) -> None:
+    function = pkgutil.resolve_name(name)
     arguments = {"results": "/results/runs/a b", "more": [1, "two", {"three": 3.5}]}
     text.check(function, arguments)
     before, after = arrived(tmp_path, function, arguments)

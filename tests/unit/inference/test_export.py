@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import onnxruntime
 import pytest
 import torch
 from conftest import Trainer
@@ -57,6 +56,8 @@ def test_a_checkpoint_is_exported_into_a_folder_that_can_be_served(fashion_run: 
     subprocess.run(["sha256sum", "--strict", "--quiet", "-c", "SHA256SUMS"], cwd=out, check=True)
     assert (out / "config.json").read_text() == (fashion_run / "published" / "config.json").read_text()
     pictures = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(1)).numpy()
+    import onnxruntime
+
     ours, theirs = (
         onnxruntime.InferenceSession(folder / "model.onnx").run(["logits"], {"pictures": pictures})[0]
         for folder in (out, fashion_run / "published")

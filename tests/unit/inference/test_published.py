@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 import pytest
-import timm
 import torch
 import torchvision
 from conftest import Trainer
@@ -35,6 +33,13 @@ def plain(published: Path) -> nn.Module:
     return model.eval()
 
 
+def timms(name: str, **how: Any) -> Any:
+    """The model that timm makes."""
+    import timm  # late, as onnxruntime: each worker that collects this file would take seconds
+
+    return timm.create_model(name, **how)
+
+
 def difference(model: nn.Module, other: Any, record: Any, name: str) -> float:
     """The largest difference of outputs on some normalised pictures; it is shown after the tests."""
     largest = 0.0
@@ -49,7 +54,9 @@ def difference(model: nn.Module, other: Any, record: Any, name: str) -> float:
 
 
 def test_timm_loads_the_folder(published: Path, record_property: Any) -> None:
-    model = timm.create_model(f"local-dir:{published}", pretrained=True).eval()
+    import timm
+
+    model = timms(f"local-dir:{published}", pretrained=True).eval()
     assert difference(plain(published), model, record_property, f"timm {timm.__version__}") == 0
     assert model.pretrained_cfg["label_names"][3] == "n10000003"
     assert model.pretrained_cfg["label_descriptions"]["n10000003"] == "Dress"
@@ -59,7 +66,7 @@ def test_timm_loads_the_folder(published: Path, record_property: Any) -> None:
     assert tuple(told["mean"]) == (0.485, 0.456, 0.406)
     resize = timm.data.create_transform(**told).transforms[0]
     assert resize.size == 36  # data.val_resize, by way of crop_pct
-    other = timm.create_model(f"local-dir:{published}", pretrained=True, num_classes=3)  # as who fine-tunes does
+    other = timms(f"local-dir:{published}", pretrained=True, num_classes=3)  # as who fine-tunes does
     assert other.get_classifier().out_features == 3
     assert torch.equal(other.conv1.weight, model.conv1.weight)
 
@@ -70,6 +77,8 @@ def test_torch_export_computes_the_same(published: Path, record_property: Any) -
 
 
 def test_onnx_runtime_computes_the_same(published: Path, record_property: Any) -> None:
+    import onnxruntime
+
     session = onnxruntime.InferenceSession(published / "model.onnx", providers=["CPUExecutionProvider"])
 
     def run(pictures: Tensor) -> Any:
@@ -105,7 +114,7 @@ def test_card_says_what_people_ask(published: Path, fashion_run: Path) -> None:
 def test_models_said_to_be_timms_too_have_the_same_parameters_there() -> None:
     for name in described.TIMM_TOO:
         with torch.device("meta"):
-            models = torchvision.models.get_model(name, num_classes=5), timm.create_model(name, num_classes=5)
+            models = torchvision.models.get_model(name, num_classes=5), timms(name, num_classes=5)
         ours, theirs = ({key: value.shape for key, value in model.state_dict().items()} for model in models)
         assert ours == theirs, name
 
@@ -113,7 +122,7 @@ def test_models_said_to_be_timms_too_have_the_same_parameters_there() -> None:
 @pytest.mark.parametrize("name", ["resnet34", "resnext50_32x4d", "wide_resnet50_2", "densenet121"])
 def test_models_said_to_be_timms_too_compute_the_same_there(name: str) -> None:
     ours = torchvision.models.get_model(name, num_classes=5).eval()
-    theirs = timm.create_model(name, num_classes=5).eval()
+    theirs = timms(name, num_classes=5).eval()
     theirs.load_state_dict(ours.state_dict())
     pictures = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
@@ -133,7 +142,7 @@ def test_a_model_of_ones_own_says_plainly_what_cannot_load_it(trainer: Trainer, 
     assert "library_name" not in card
     assert "from little_models import net" in card
     with pytest.raises(RuntimeError, match=r"Unknown model \(little_models:net\)"):
-        timm.create_model(f"local-dir:{run / 'published'}", pretrained=True)
+        timms(f"local-dir:{run / 'published'}", pretrained=True)
     found = described.read(run / "published")
     assert (found.model, found.size, found.resize, found.precision) == ("little_models:net", 16, 18, "fp64")
     (run / "published" / "README.txt").write_text("of an earlier version")
@@ -153,7 +162,7 @@ def test_timms_own_models_of_one_size_load_again(tmp_path: Path) -> None:
     model = factory.create(found.model, 2, 64)
     (tmp_path / "config.json").write_text(json.dumps(described.as_json(found, model)))
     torch.save(model.state_dict(), tmp_path / "model.pth")
-    again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    again = timms(f"local-dir:{tmp_path}", pretrained=True).eval()
     pictures = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         assert torch.equal(again(pictures), model.eval()(pictures))

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from PIL import Image
 
@@ -130,7 +128,7 @@ def test_what_is_no_image_is_refused_in_words(address: str, images: Path) -> Non
 class Infers(BaseHTTPRequestHandler):
     """Answers requests of the Open Inference Protocol for the model `classifier`, as Triton does."""
 
-    session: onnxruntime.InferenceSession
+    session: Any  # of ONNX Runtime
 
     def do_POST(self) -> None:
         assert self.path == "/v2/models/classifier/infer"
@@ -154,6 +152,8 @@ def test_the_pages_client_says_what_predict_says(
     (tmp_path / "client.py").write_text(code)
     (tmp_path / "serve.py").symlink_to(ROOT / "examples/serving/serve.py")
     (tmp_path / "published").symlink_to(exported / "published")
+    import onnxruntime
+
     Infers.session = onnxruntime.InferenceSession(exported / "published" / "model.onnx")
     with loopback.serving(Infers) as server:
         address = f"http://127.0.0.1:{server.server_port}"
@@ -174,6 +174,8 @@ def test_a_folder_without_onnx_is_refused(tmp_path: Path) -> None:
 
 def test_the_pages_configuration_of_triton_names_what_the_model_has(exported: Path) -> None:
     page = (ROOT / "docs" / "serving.md").read_text()
+    import onnx
+
     graph = onnx.load(exported / "published" / "model.onnx").graph
     for kind, value in (("input", graph.input[0]), ("output", graph.output[0])):
         form = kind + r' \[\{ name: "(\w+)", data_type: TYPE_FP32, dims: \[(.+)\] \}\]'

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import onnxruntime
 import pytest
 from torch import nn
 
@@ -25,6 +24,8 @@ def test_the_pages_commands_train_use_and_export_it(fashion_pictures: Path, tmp_
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["steps"], summary["model"]) == ("finished", 3, "compact:compact")
     assert len((tmp_path / "build/compact-predictions/predictions.jsonl").read_text().splitlines()) == 300
+    import onnxruntime
+
     session = onnxruntime.InferenceSession(run / "published" / "model.onnx")
     assert session.get_outputs()[0].shape[1] == 10
 

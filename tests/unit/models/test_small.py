@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import timm
 import torch
 from safetensors.torch import save_file
 
@@ -24,6 +23,8 @@ def test_timm_computes_the_same_from_the_published_folder(tmp_path: Path) -> Non
     told = described.as_json(described.describe(settings, classes, classes), ours)
     (tmp_path / "config.json").write_text(json.dumps(told))
     save_file(ours.state_dict(), tmp_path / "model.safetensors")
+
+    import timm
 
     theirs = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
     for side in (32, 45):

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -343,6 +342,8 @@ def refused(tmp_path: Path, model: nn.Module, content: Any, **how: Any) -> str:
 
 
 def test_unknown_names_come_before_missing_ones_with_the_reason(tmp_path: Path) -> None:
+    import timm
+
     vit = timm.create_model("test_vit", pretrained=False)
     content = {"model": vit.state_dict(), "accuracy": torch.ones(1)}
     theirs = refused(tmp_path, factory.create("torchvision:squeezenet1_0", 3), content)

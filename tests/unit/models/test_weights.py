@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 from conftest import Trainer
 from published import weights as published_weights
 from safetensors.torch import save_file
-from torchvision.models import ResNet18_Weights
 
 from tests.fakes.files import FileServer, running
 from trainyard import config
@@ -24,7 +22,7 @@ from trainyard.models import factory, weights
 from trainyard.prepare import fetch_weights as fetched
 from trainyard.prepare.command import main as prepare
 
-RESNET = "models/" + ResNet18_Weights.IMAGENET1K_V1.url.rpartition("/")[2]
+RESNET = "models/resnet18-f37072fd.pth"
 HUB = "timm/test_vit.r160_in1k/resolve/main/model.safetensors"
 
 
@@ -343,6 +341,8 @@ def hub_of(tmp_path: Path) -> tuple[Path, dict[str, torch.Tensor]]:
     served = tmp_path / "served" / HUB
     served.parent.mkdir(parents=True)
     torch.manual_seed(5)
+    import timm
+
     state = timm.create_model("test_vit", pretrained=False).state_dict()
     save_file(state, served)
     return served, state
@@ -370,6 +370,8 @@ def test_timms_weights_by_the_hash_that_its_hub_names(tmp_path: Path) -> None:
     with running(tmp_path / "served") as server:
         server.fault = linked
         fetch(run_of(tmp_path, server, model__name="timm:test_vit", model__pretrained="timm"))
+    import timm
+
     known = timm.get_pretrained_cfg("test_vit")
     found = weights.apply_preprocessing(run)
     assert found.data.image_size == known.input_size[1]
@@ -385,6 +387,8 @@ def test_position_embeddings_are_resized_to_the_pictures(tmp_path: Path) -> None
     served, state = hub_of(tmp_path)
     run = run_of(tmp_path, model__name="timm:test_vit", model__pretrained=str(served), data__image_size=96)
     ours = build(run, 1000).state_dict()
+    import timm
+
     theirs = timm.create_model("test_vit", img_size=96, pretrained=True, pretrained_cfg_overlay={"file": str(served)})
     assert ours["pos_embed"].shape != state["pos_embed"].shape
     for key, value in theirs.state_dict().items():

@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 from conftest import ROOT, Trainer, constants, environment, events, hold, wait_for_step
 from prometheus_client.core import Metric
-from wandb.proto.wandb_internal_pb2 import Record
 
 from tests import patience, ports
 from tests.fakes import wandb_server
@@ -61,6 +60,8 @@ def scrape_at(port: int, run: str, step: int) -> dict[str, float]:
 
 def wandb_history(path: Path) -> tuple[str, list[dict[str, Any]]]:
     """Run id and history of a .wandb file: a LevelDB log of records (crc32, length, type) in blocks of 32 KiB."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
     content, place, run, rows, whole = path.read_bytes(), 7, "", [], b""
     while place + 7 <= len(content):
         if 32768 - place % 32768 < 7:

@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import Trainer, constants, events, hold, wait_for_step
-from mlflow.entities import Run, ViewType
-from mlflow.tracking import MlflowClient
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests import patience, ports
 from tests.fakes import loopback, mlflow_server
@@ -24,6 +21,10 @@ from trainyard.config.sections.running import TensorboardSettings
 from trainyard.telemetry import mlflow, outbox, tensorboard
 from trainyard.telemetry.metrics import read_events
 from trainyard.telemetry.outbox import Outbox
+
+if TYPE_CHECKING:  # imported late: each worker that collects them would take seconds
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
 
 pytestmark = pytest.mark.takes(60)
 TOKEN = "token-of-nobody"
@@ -45,9 +46,23 @@ def quick_client(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
+def read_folder(folder: Path) -> Any:
+    """The folder as TensorBoard's own reader has it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+
+
+def client_of(server: str) -> "MlflowClient":
+    """MLflow's own client."""
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(server)
+
+
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Steps and values of each scalar, as TensorBoard's own reader finds them."""
-    found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    """Steps and values of each scalar."""
+    found = read_folder(folder)
     return {tag: [(one.step, one.value) for one in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
@@ -55,12 +70,14 @@ def expected(run: Path, kind: str, key: str) -> list[tuple[int, float]]:
     return [(event["step"], event[key]) for event in events(run, kind)]
 
 
-def runs_of(client: MlflowClient, experiment: str) -> list[Run]:
+def runs_of(client: "MlflowClient", experiment: str) -> "list[Run]":
+    from mlflow.entities import ViewType
+
     found = client.get_experiment_by_name(experiment)
     return list(client.search_runs([found.experiment_id], run_view_type=ViewType.ALL)) if found else []
 
 
-def history(client: MlflowClient, run: Run, key: str) -> list[tuple[int, float]]:
+def history(client: "MlflowClient", run: "Run", key: str) -> list[tuple[int, float]]:
     return [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, key)]
 
 
@@ -85,7 +102,7 @@ def test_a_killed_run_is_one_curve_in_both(trainer: Trainer, server: str, tmp_pa
     run = tmp_path / "run"
     over = {"tensorboard.enabled": True, "mlflow.uri": server, "mlflow.experiment": "killed", "epochs": 3,
             "checkpoint.every_steps": 8, "run.name": "little: a/b"}  # fmt: skip
-    client = MlflowClient(server)
+    client = client_of(server)
     process = trainer.start(run, 2, hold(tmp_path / "places", "9"), **over)
     wait_for_step(run, 9, process)
 
@@ -165,7 +182,7 @@ def test_an_outage_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert box is not None
     patience.wait("the outage is said", lambda: said, patience.still)
     with mlflow_server.running(tmp_path, port) as url:
-        client = MlflowClient(url)
+        client = client_of(url)
         latest = lambda: [step for one in runs_of(client, "outage") for step, _ in history(client, one, "train/loss")]  # noqa: E731
         patience.wait("the first steps are there", lambda: latest() == [1, 2, 3], patience.still)
         # the server may be gone before it has answered the one who sent them
@@ -176,7 +193,7 @@ def test_an_outage_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with mlflow_server.running(tmp_path, port) as url:
         box.finish()
         assert box.join(patience.IDLE), said
-        client = MlflowClient(url)
+        client = client_of(url)
         (found,) = runs_of(client, "outage")
         assert history(client, found, "train/loss") == [(step, 1 / step) for step in range(1, 7)]
     assert [line for line in said if "/#/" not in line and "takes no numbers" not in line] == (
@@ -238,7 +255,7 @@ def test_a_tensorboard_that_looks_on_sees_each_step_once(tmp_path: Path) -> None
     (first,) = folder.iterdir()
     later = folder / first.name.replace(first.name.split(".")[3], "4000000000")
     first.rename(later)
-    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    reader = read_folder(folder)
     assert [one.step for one in reader.Scalars("train/loss")] == list(range(1, 10))
     (run / "metrics.jsonl").write_text("".join((run / "metrics.jsonl").read_text().splitlines(keepends=True)[:6]))
     record(run, range(7, 13))
@@ -322,7 +339,7 @@ def test_a_run_that_was_deleted_or_moved_to_another_experiment_is_sent_whole(ser
         box.finish()
         assert box.join(patience.IDLE), said
 
-    client = MlflowClient(server)
+    client = client_of(server)
     send("here")
     send("here")
     (first,) = runs_of(client, "here")

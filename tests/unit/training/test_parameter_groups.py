@@ -3,9 +3,7 @@
 from typing import Any
 
 import pytest
-import timm
 import torch
-from timm.optim import param_groups_layer_decay
 from torch import nn
 
 from trainyard import config
@@ -33,6 +31,8 @@ def told(groups: list[dict[str, Any]], model: nn.Module) -> dict[str, tuple[floa
 @pytest.mark.parametrize(("ours", "theirs"), SAME)
 def test_rates_and_decays_of_each_step_are_timms(ours: str, theirs: str) -> None:
     """timm's scheduler sets `lr = rate * lr_scale` (timm/scheduler/scheduler.py, update_groups)."""
+    import timm
+    from timm.optim import param_groups_layer_decay
     from timm.scheduler.cosine_lr import CosineLRScheduler
 
     settings = config.build(
