@@ -79,6 +79,13 @@ class CrashNet(Net):
         return super().forward(x)
 
 
+def vit(num_classes: int, image_size: int) -> nn.Module:
+    """torchvision's transformer, with patches of 32 pixels."""
+    from torchvision.models import VisionTransformer
+
+    return VisionTransformer(image_size, 32, 1, 2, 16, 32, num_classes=num_classes)
+
+
 def net(num_classes: int) -> nn.Module:
     return Net(num_classes)
 

@@ -1,6 +1,7 @@
 """Pretrained weights: found by name, fetched from a real server once, checked, and loaded with their preprocessing."""
 
 import errno
+import functools
 import json
 import re
 import shutil
@@ -23,6 +24,8 @@ from trainyard.prepare import fetch_weights as fetched
 from trainyard.prepare.command import main as prepare
 
 RESNET = "models/resnet18-f37072fd.pth"
+NET = "trainyard.models.small:resnet10"
+SOME = {"weight": torch.zeros(3)}  # weights that nothing is built from
 HUB = "timm/test_vit.r160_in1k/resolve/main/model.safetensors"
 
 
@@ -44,9 +47,11 @@ def run_of(tmp_path: Path, server: FileServer | None = None, **over: Any) -> Con
     return config.build(base, sections)
 
 
-def resnet18() -> dict[str, torch.Tensor]:
+@functools.cache
+def resnet10() -> dict[str, torch.Tensor]:
+    """Weights that NET takes."""
     torch.manual_seed(11)
-    return factory.create("resnet18", 1000).state_dict()
+    return factory.create(NET, 9).state_dict()
 
 
 def with_hash(folder: Path, name: str, state: dict[str, torch.Tensor]) -> str:
@@ -61,9 +66,9 @@ def test_an_address_is_fetched_once_and_checked(tmp_path: Path, capsys: pytest.C
     """By the digits in its name; a second time nothing is asked of the server, and trainers ask nothing at all."""
     served = tmp_path / "served"
     served.mkdir()
-    name = with_hash(served, "birds", resnet18())
+    name = with_hash(served, "birds", resnet10())
     with running(served) as server:
-        run = run_of(tmp_path, model__name="resnet18", model__pretrained=f"{server.url}/{name}?version=2")
+        run = run_of(tmp_path, model__name=NET, model__pretrained=f"{server.url}/{name}?version=2")
         with pytest.raises(InputError, match=r"not in .*/data/weights/birds-.*fetch them once with `trainyard pre"):
             weights.apply_preprocessing(run)
         assert not server.requests, "what trains asks no server"
@@ -79,14 +84,14 @@ def test_an_address_is_fetched_once_and_checked(tmp_path: Path, capsys: pytest.C
     assert told["trainyard"]["sha256"] == storage.hash_file(file) == storage.hash_file(served / name)
     assert "version=2" not in json.dumps(told)
     assert weights.apply_preprocessing(run) == run, "nothing is known of its preprocessing"
-    for key, value in build(run, 1000).state_dict().items():
-        assert torch.equal(value, resnet18()[key]), key
+    for key, value in build(run, 9).state_dict().items():
+        assert torch.equal(value, resnet10()[key]), key
 
 
 def test_storage_that_fails_for_a_while_costs_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And where it fails for longer, the code is one that is retried, not that of wrong settings."""
     (served := tmp_path / "served").mkdir()
-    name = with_hash(served, "birds", {"weight": torch.zeros(3)})
+    name = with_hash(served, "birds", SOME)
     real, faults = Path.rename, [errno.EIO, errno.ESTALE]
 
     def rename(path: Path, target: Path) -> Path:
@@ -113,7 +118,7 @@ def test_storage_that_fails_for_a_while_costs_no_weights(tmp_path: Path, monkeyp
 def test_another_content_is_refused_and_not_kept(tmp_path: Path, how: str) -> None:
     served = tmp_path / "served"
     served.mkdir()
-    name = with_hash(served, "birds", resnet18())
+    name = with_hash(served, "birds", SOME)
     other, key = ("birds-00000000.pth", {}) if how == "name" else (name, {"model__pretrained_sha256": "0" * 64})
     if how == "name":
         (served / name).rename(served / other)
@@ -135,28 +140,28 @@ def test_a_bit_that_has_changed_on_the_claim_is_found(tmp_path: Path, capsys: py
     """Before anything is trained from it; and the command that fetches weights fetches them again."""
     served = tmp_path / "served"
     served.mkdir()
-    name = with_hash(served, "birds", resnet18())
+    name = with_hash(served, "birds", resnet10())
     right = storage.hash_file(served / name)
     with running(served) as server:
-        run = run_of(tmp_path, model__name="resnet18", model__pretrained=f"{server.url}/{name}")
+        run = run_of(tmp_path, model__name=NET, model__pretrained=f"{server.url}/{name}")
         file = fetch(run)
         assert file
         flip_a_bit(file)
         wrong = storage.hash_file(file)
         said = rf"{file} has SHA-256 {wrong[:12]}\.\.\., and config.json says {right[:12]}\.\.\.: .*fetch it again with"
         with pytest.raises(InputError, match=said):
-            build(run, 1000)
+            build(run, 9)
         assert fetch(run) == file
         assert re.search(f"{said}.*They are fetched again", capsys.readouterr().err)
     assert storage.hash_file(file) == right
-    build(run, 1000)
+    build(run, 9)
 
 
 def test_a_bit_that_has_changed_in_what_weights_say_of_images_is_found(tmp_path: Path) -> None:
     """Mean and deviation are in no other file: training from others would be another training, without a word."""
     run = run_of(tmp_path, model__name="resnet18", model__pretrained="IMAGENET1K_V1")
     (served := tmp_path / "served" / "models").mkdir(parents=True)
-    torch.save(resnet18(), served / "resnet18.pth")
+    torch.save(SOME, served / "resnet18.pth")
     kept = {"input_size": [3, 96, 96], "interpolation": "bicubic", "crop_pct": 0.9, "mean": [0.5] * 3, "std": [0.4] * 3}
     origin = {"architecture": "resnet18", "pretrained_cfg": kept, "trainyard": {"resize": 110}}
     with running(tmp_path / "served") as server, pytest.MonkeyPatch.context() as patch:
@@ -179,25 +184,25 @@ def test_a_bit_that_has_changed_in_what_weights_say_of_images_is_found(tmp_path:
 @pytest.mark.parametrize("known", ["SHA256SUMS", "model.pretrained_sha256"])
 def test_weights_of_a_path_are_compared_with_what_is_known_of_them(tmp_path: Path, known: str) -> None:
     file, key = tmp_path / "model.pth", {}
-    torch.save(resnet18(), file)
+    torch.save(resnet10(), file)
     if known == "SHA256SUMS":
         (tmp_path / known).write_text(f"{storage.hash_file(file)}  {file.name}\n")
     else:
         key = {"model__pretrained_sha256": storage.hash_file(file)}
-    run = run_of(tmp_path, model__name="resnet18", model__pretrained=str(tmp_path), **key)
-    build(run, 1000)
+    run = run_of(tmp_path, model__name=NET, model__pretrained=str(tmp_path), **key)
+    build(run, 9)
     flip_a_bit(file)
     with pytest.raises(InputError, match=rf"and {known} says [0-9a-f]{{12}}\.\.\.: .*copy it again"):
-        build(run, 1000)
+        build(run, 9)
 
 
 def test_a_byte_of_the_hashes_that_has_changed_is_said(tmp_path: Path) -> None:
     file = tmp_path / "model.pth"
-    torch.save(resnet18(), file)
+    torch.save(resnet10(), file)
     line = f"{storage.hash_file(file)}  {file.name}\n".encode()
     (tmp_path / "SHA256SUMS").write_bytes(line[:20] + bytes([line[20] | 0x80]) + line[21:])
     with pytest.raises(InputError, match="SHA256SUMS says"):
-        build(run_of(tmp_path, model__name="resnet18", model__pretrained=str(tmp_path)), 1000)
+        build(run_of(tmp_path, model__name=NET, model__pretrained=str(tmp_path)), 9)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +234,7 @@ def test_without_weights_a_run_keeps_the_preprocessing_of_its_checkpoint(tmp_pat
 def test_an_address_without_any_hash_needs_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     served = tmp_path / "served"
     served.mkdir()
-    torch.save(resnet18(), served / "birds.pth")
+    torch.save(SOME, served / "birds.pth")
     with running(served) as server:
         over = {"model__name": "resnet18", "model__pretrained": f"{server.url}/birds.pth"}
         with pytest.raises(UserError, match=r"nothing says what its SHA-256 is; set model.pretrained_sha256"):
@@ -252,10 +257,10 @@ def test_signed_weights_beside_a_signed_dataset(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("TRAINYARD_SECRETS", str(tmp_path / "secrets"))
     (served := tmp_path / "served").mkdir()
     (secret := tmp_path / "secrets" / "http").mkdir(parents=True)
-    name = with_hash(served, "birds", resnet18())
-    other = with_hash(served, "beaks", factory.create("resnet18", 9).state_dict())
+    name = with_hash(served, "birds", SOME)
+    other = with_hash(served, "beaks", {"bias": torch.ones(3)})
     (served / "models").mkdir()
-    torch.save(resnet18(), served / RESNET)
+    torch.save(SOME, served / RESNET)
     with running(served) as server:
         server.fault = lambda number, handler: (
             "birds" in handler.path and "sig=a" not in handler.path and handler.refuse(403)
@@ -297,7 +302,7 @@ def test_torchvisions_weights_by_name(tmp_path: Path, monkeypatch: pytest.Monkey
     """From a mirror, since the file is ours and so has another hash than theirs: the key says which."""
     served = tmp_path / "served" / RESNET
     served.parent.mkdir(parents=True)
-    torch.save(resnet18(), served)
+    torch.save(SOME, served)
     with running(tmp_path / "served") as server:
         over = {"model__name": "torchvision:resnet18", "model__pretrained": "ResNet18_Weights.IMAGENET1K_V1"}
         with pytest.raises(InputError, match="and f37072fd was expected"):
@@ -393,8 +398,10 @@ def test_position_embeddings_are_resized_to_the_pictures(tmp_path: Path) -> None
     assert ours["pos_embed"].shape != state["pos_embed"].shape
     for key, value in theirs.state_dict().items():
         assert torch.equal(ours[key], value), key
-    torch.save(factory.create("vit_b_32", 7, 64).state_dict(), tmp_path / "vit.pth")
-    run = run_of(tmp_path, model__name="vit_b_32", model__pretrained=str(tmp_path / "vit.pth"), data__image_size=96)
+    torch.save(factory.create("little_models:vit", 7, 64).state_dict(), tmp_path / "vit.pth")
+    run = run_of(
+        tmp_path, model__name="little_models:vit", model__pretrained=str(tmp_path / "vit.pth"), data__image_size=96
+    )
     assert build(run, 7).state_dict()["encoder.pos_embedding"].shape[1] == 10
 
 
