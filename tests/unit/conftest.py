@@ -17,17 +17,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forked import Fleet, Forker
+from forked import ROOT, Fleet, Forker, environment, shared
 from PIL import Image
 
 from tests import patience
 from tests.unit.prepare.fixtures import archive, prepared
 from trainyard.prepare.sample import ensure_sample, synset
 
-__all__ = ["archive", "prepared"]
+__all__ = ["archive", "environment", "prepared"]
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 CLASSES, TRAIN, VAL = 4, 58, 1003  # a global batch of 8 leaves 2 samples: on 3 and 4 processes some get none
 
 
@@ -123,26 +122,10 @@ class Trainer:
         return run
 
 
-def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """What a trainer's process sees: nothing of a launcher around this test."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "PET_", "WANDB"))}
-    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # torch is quicker to import with its bytecode kept
-    return {
-        **kept,
-        "PYTHONPATH": f"{ROOT}/tests/util:{ROOT}/src:{ROOT}",
-        "OMP_NUM_THREADS": "1",
-        "STEP_SECONDS": "0",
-        "TRAINYARD_GRACE_SECONDS": str(patience.IDLE),
-        **(extra or {}),
-    }
-
-
 @pytest.fixture(scope="session")
-def forker() -> Iterator[Forker]:
+def forker() -> Forker:
     """Starts processes that need not import torch."""
-    forker = Forker(environment())
-    yield forker
-    forker.close()
+    return shared()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,9 @@ module's.
 Started as a program, this file is the process that is forked.
 """
 
+import atexit
 import ctypes
+import functools
 import gc
 import importlib
 import inspect
@@ -36,6 +38,21 @@ Job = dict[str, Any]
 Spawn = Callable[[Job, Sequence[int]], int]
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36  # linux/prctl.h
 RUNS = ("-m", "-c")  # python's options for what it runs
+ROOT = Path(__file__).parents[2]
+
+
+def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    """What a trainer's process sees: nothing of a launcher around this test."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "PET_", "WANDB"))}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # torch is quicker to import with its bytecode kept
+    return {
+        **kept,
+        "PYTHONPATH": f"{ROOT}/tests/util:{ROOT}/src:{ROOT}",
+        "OMP_NUM_THREADS": "1",
+        "STEP_SECONDS": "0",
+        "TRAINYARD_GRACE_SECONDS": str(patience.IDLE),
+        **(extra or {}),
+    }
 
 
 class Popen(subprocess.Popen[str]):
@@ -112,6 +129,14 @@ class Forker:
         """End it; what it has forked lives on."""
         self._control.close()
         self._process.wait()
+
+
+@functools.cache
+def shared() -> Forker:
+    """The one of this process, for all files of tests; it ends with this process."""
+    forker = Forker(environment())
+    atexit.register(forker.close)
+    return forker
 
 
 def prctl(option: int, value: Any) -> None:
@@ -259,11 +284,21 @@ def fork(job: Job, streams: Sequence[int]) -> int:
         else:
             sys.argv = ["-c", *job["arguments"]]
             exec(compile(job["what"], "<string>", "exec"), {"__name__": "__main__"})
+        leave(0)
+    except SystemExit as end:
+        leave(end.code if isinstance(end.code, int) else int(end.code is not None))
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(99)  # entry points leave by themselves
+        os._exit(99)  # most entry points leave by themselves
     return 0
+
+
+def leave(code: int) -> None:
+    """End with what has been written."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def as_started(job: Job, streams: Sequence[int]) -> None:
