@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from forked import shared
 
 from hack.campaign import __main__ as campaign
 from hack.campaign import cluster, costs, disturb, page
@@ -16,7 +17,6 @@ from hack.campaign.cluster import CommandError
 from hack.campaign.costs import Cost
 from hack.campaign.faults import DELETE, GONE, KILL, KINDS, STOP, Fault, draw, short
 from hack.campaign.page import Measured, Row
-from tests import patience
 from tests.charts import helm
 from trainyard.config.useful_time import time_between_failures, useful_share
 
@@ -180,10 +180,10 @@ def test_a_peer_has_the_pods_and_tolerations_of_our_run() -> None:
 def test_a_peer_resumes_at_its_checkpoint_and_says_what_it_repeats(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(disturb.HERE), "OMP_NUM_THREADS": "1", "PACE": "0"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    program = [str(disturb.HERE / "peer.py"), str(tmp_path), "--resume", "--epoch-steps=6"]
+    program = ["-m", "peer", str(tmp_path), "--resume", "--epoch-steps=6"]
 
     def events(*words: str) -> list[costs.Event]:
-        done = patience.run([*torchrun, *program, *words], env=env)
+        done = shared().run([*torchrun, *program, *words], env=env)
         assert done.returncode == 0, done.stderr
         return cluster.read_lines(tmp_path / "metrics.jsonl")
 
@@ -208,7 +208,8 @@ def test_the_run_renders_with_each_operator(operator: str, kind: str) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_the_undisturbed_run_and_the_comparison_of_weights(tmp_path: Path) -> None:
+def test_the_undisturbed_run_and_the_comparison_of_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disturb.subprocess, "run", lambda args, check, **options: shared().run(args, **options))
     run = disturb.undisturbed(disturb.Job("", "pytorchjob", "", 3), tmp_path)
     other = shutil.copytree(run, tmp_path / "other")
     assert disturb.difference(run, other) == 0

@@ -2,15 +2,13 @@
 
 import inspect
 import json
-import os
 import sys
 from pathlib import Path
 
 import functions
 import page
 import pytest
-
-from tests import patience
+from forked import environment, shared
 
 WORLDS = (1, 2, 4)
 
@@ -25,10 +23,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
     text = [inspect.getsource(function) for function in (functions.train_ddp, page.samples_in_a_step)]
     calls = "samples_in_a_step('.')\ntrain_ddp(global_batch=32, epochs=1, results='.')\n"
     (root / "program.py").write_text("\n".join([*text, calls]))
-    done = patience.run(
-        [sys.executable, Path(__file__).parent / "ranks.py", root / "program.py", *folders],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
+    words = [str(root / "program.py"), *map(str, folders)]
+    env = environment({"PYTHONPATH": f"{Path(__file__).parent}:{Path(__file__).parents[2]}"})
+    done = shared().run([sys.executable, "-m", "ranks", *words], env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {int(folder.name): json.loads((folder / "summary.json").read_text()) for folder in folders}
     for folder in folders:
