@@ -30,8 +30,10 @@ def test_alone_the_backend_has_no_torchrun(tmp_path: Path, monkeypatch: pytest.M
     from kubeflow.trainer import CustomTrainer, LocalProcessBackendConfig, TrainerClient
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "ensurepip.py").touch()  # in place of Python's: the job needs no pip
     client = TrainerClient(LocalProcessBackendConfig())
-    job = client.train(runtime="torch-distributed", trainer=CustomTrainer(functions.train_ddp))
+    trainer = CustomTrainer(functions.train_ddp, env={"PYTHONPATH": str(tmp_path)})
+    job = client.train(runtime="torch-distributed", trainer=trainer)
     deque(client.get_job_logs(job, follow=True), maxlen=0)
     assert client.wait_for_job_status(job, {"Complete", "Failed"}, timeout=3600).status == "Failed"
     assert "bin/torchrun: No such file" in "\n".join(client.get_job_logs(job))
