@@ -103,6 +103,11 @@ def _connected() -> Client:
         raise KubeError(f"KUBECONFIG {kubeconfig()}: {error}") from error
     except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
         raise KubeError(f"KUBECONFIG {kubeconfig()} is not a kubeconfig: {error}") from error
+    except KubeError:
+        raise
+    except Exception as error:  # of OIDC's libraries and servers
+        said = " ".join(str(error).split())
+        raise KubeError(f"KUBECONFIG {kubeconfig()}: its login was not renewed: {said}") from error
     settings.proxy = chosen or proxy(settings.host)
     settings.no_proxy = None  # it has been looked at
     settings.connection_pool_maxsize = 32

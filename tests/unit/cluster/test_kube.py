@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -113,16 +114,28 @@ def test_a_login_by_a_program_is_used(cluster, tmp_path):
     assert "namespace default holds nothing that runs for it" in done.stdout, done
 
 
-def test_a_login_by_oidc_is_renewed(cluster, tmp_path):
-    """For that the client needs its class for calls, which is imported then."""
+def oidc(url: str) -> dict:
+    """Return a login that has expired, and which a server renews."""
     expired = base64.urlsafe_b64encode(b'{"exp": 1}').decode().rstrip("=")
     config = {"client-id": "c", "client-secret": "s", "id-token": f"a.{expired}.b", "refresh-token": "r"}
-    config |= {"idp-issuer-url": cluster.url}
+    return {"auth-provider": {"name": "oidc", "config": config | {"idp-issuer-url": url}}}
+
+
+def test_a_login_by_oidc_is_renewed(cluster, tmp_path):
+    """For that the client needs its class for calls, which is imported then."""
     cluster.fault = lambda path, query: (202, "") if "openid" in path else None  # no answer: the old one is tried
-    login = {"auth-provider": {"name": "oidc", "config": config}}
-    done = why(cluster.kubeconfig(tmp_path / "kubeconfig", user=login))
+    done = why(cluster.kubeconfig(tmp_path / "kubeconfig", user=oidc(cluster.url)))
     assert "namespace default holds nothing that runs for it" in done.stdout, done
     assert cluster.requests[0][0] == "/.well-known/openid-configuration"
+
+
+def test_a_login_that_is_not_renewed_is_told(cluster, tmp_path):
+    cluster.fault = lambda path, query: (503, "maintenance") if "openid" in path else None
+    said = refused(cluster.kubeconfig(tmp_path / "kubeconfig", user=oidc(cluster.url)))
+    assert re.search(r"kubeconfig: its login was not renewed: .*503", said), said
+    nobody = f"http://127.0.0.1:{ports.free()}"
+    said = refused(cluster.kubeconfig(tmp_path / "kubeconfig", user=oidc(nobody)))
+    assert "its login was not renewed" in said
 
 
 def test_a_command_imports_no_classes_of_the_client_and_others_find_it_whole(cluster, tmp_path):
