@@ -18,6 +18,7 @@ from tests.e2e.cluster import get, kubectl
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(2), pytest.mark.takes(60)]
 RELEASE, STEPS = "run", 12
+IMAGES = 2800  # of the archive
 SMALL = {
     "global": {"training": {"config": {"max_steps": STEPS, "log": {"every_steps": 4}}}},
     "dataset": {"resources": {"requests": {"cpu": "100m", "memory": "256Mi"}}},
@@ -144,7 +145,7 @@ def test_runs_tell_states_and_numbers_as_they_change(told):
     assert "Waiting" in states, states  # for the dataset
     assert "Running" in states
     assert "Running" in [one["state"] for one in told.seen("dataset")]
-    assert {one["steps"] for one in told.seen("dataset")} & {None, 8000}
+    assert {one["steps"] for one in told.seen("dataset")} & {None, IMAGES}
 
 
 def test_runs_show_the_result(told):
@@ -156,7 +157,7 @@ def test_runs_show_the_result(told):
     assert float(rate.replace(",", "")) > 0
     assert 0 < int(goodput) <= 100, percent
     (prepared,) = [line for line in told.said["runs"].stdout.splitlines() if " dataset " in line]
-    assert "8000/8000" in prepared
+    assert f"{IMAGES}/{IMAGES}" in prepared
 
 
 def test_logs_are_those_of_rank_0(told):
