@@ -8,6 +8,7 @@ import ctypes
 import io
 import json
 import os
+import resource
 import sys
 import time
 from collections import Counter
@@ -146,6 +147,19 @@ def exposed(kind: str, sleep: str) -> dict[str, float]:
     training.strategy.barrier()
     training.strategy.close()
     return {"even": min(found[::2]), "slowed": min(found[1::2])}
+
+
+def sleeps(kind: str) -> int:
+    """How often this rank's thread slept while it waited a second for the other one."""
+    training = Training(net(), strategy=kind)
+    training.strategy.barrier()
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    if training.strategy.rank == 1:
+        time.sleep(1)
+    training.strategy.sum(torch.ones(1))
+    slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+    training.strategy.close()
+    return slept
 
 
 def unused(**over: Any) -> str:

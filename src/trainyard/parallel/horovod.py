@@ -4,6 +4,8 @@ Only this file imports Horovod, and only when it is asked for; the other strateg
 """
 
 import os
+import time
+import types
 from collections import Counter
 from collections.abc import Callable, MutableMapping
 from typing import Any
@@ -18,6 +20,8 @@ from trainyard.core.exits import UserError
 from trainyard.parallel.base import Strategy, clip
 from trainyard.parallel.environment import Place
 from trainyard.parallel.waiting import Waiting
+
+WAIT_SECONDS = 1e-4  # between two looks for a result on CPUs, where a step takes milliseconds
 
 
 class Horovod(Strategy):
@@ -34,6 +38,8 @@ class Horovod(Strategy):
         self._settings = settings
         self._accumulation = accumulation
         tell_horovod(settings, os.environ)
+        if device.type == "cpu":
+            leave_cores_to_others()
         self._hvd.init()
         if (self._hvd.rank(), self._hvd.size()) != (place.rank, place.world):
             raise UserError(
@@ -179,6 +185,22 @@ class SumInFp64:
     def decompress(tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the sum, rounded back."""
         return tensor.to(dtype)
+
+
+def leave_cores_to_others() -> None:
+    """Let a process that waits for a result sleep; by itself Horovod looks again and again, and keeps a core busy."""
+    from horovod.torch.mpi_ops import mpi_lib
+
+    poll, take = mpi_lib.horovod_torch_poll, mpi_lib.horovod_torch_wait_and_clear
+    if isinstance(take, types.FunctionType):  # done before in this process
+        return
+
+    def wait_and_take(handle: int) -> None:
+        while not poll(handle):
+            time.sleep(WAIT_SECONDS)
+        take(handle)
+
+    mpi_lib.horovod_torch_wait_and_clear = wait_and_take
 
 
 def _import() -> Any:

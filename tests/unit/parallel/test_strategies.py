@@ -104,6 +104,11 @@ def test_predividing_gives_the_same_gradients(inside: Inside) -> None:
     torch.testing.assert_close(torch.tensor(divided["values"]), torch.tensor(plain["values"]))
 
 
+@NEEDS_HOROVOD
+def test_a_rank_that_waits_for_horovod_keeps_no_core_busy(inside: Inside) -> None:
+    assert inside(2, "sleeps", "horovod")[0] > 20, "by itself it yields its core to others, and takes it again"
+
+
 def test_horovod_is_told_by_its_environment() -> None:
     environ = {"HOROVOD_CYCLE_TIME": "7"}
     tell_horovod(settings().horovod, environ)
