@@ -22,7 +22,7 @@ soak: ## long runs before a release: hundreds of random kills; needs no cluster 
 	@$(if $(PARTS),$(if $(filter campaign,$(PARTS)),hack/machine cluster && hack/campaign/on-nodes $(OPERATORS),$(error soak has no part '$(PARTS)'; there is: campaign)),hack/bootstrap python sample mpi netfs valgrind && .venv/bin/pytest -m 'soak and not e2e')
 audit: ## known vulnerabilities of what the lock files name, by osv.dev's databases; offline: DATABASE="PyPI.zip Go.zip"
 	@hack/bootstrap audit && .venv/bin/python -m hack.audit $(DATABASE)
-bench: ## loader, checkpoints, steps, recipes and preparation against their peers; results in build/bench. PARTS=clients: what grows with 4,096 clients; PARTS=jobs: what grows with jobs of 512 pods
+bench: ## loader, checkpoints, steps, recipes and preparation against their peers; results in build/bench. PARTS=clients: what grows with 4,096 clients; PARTS=calm: what being watched costs; PARTS=jobs: what grows with jobs of 512 pods
 	@benchmarks/cpu/run $(PARTS)
 gpu: ## prove the CUDA path on one GPU in 9 minutes (PARTS=second: 9 more), with no network; without a GPU, the parts that a CPU can run
 	@$(or $(PYTHON),python3) -m benchmarks.gpu.run $(if $(PARTS),--parts $(PARTS)) $(if $(OUT),--out $(OUT)) $(if $(SLOWNESS),--slowness $(SLOWNESS)) $(if $(CHECK),--check $(CHECK))
