@@ -39,7 +39,7 @@ class Horovod(Strategy):
         self._accumulation = accumulation
         tell_horovod(settings, os.environ)
         if device.type == "cpu":
-            leave_cores_to_others()
+            leave_cores_to_others(self._hvd.mpi_ops.mpi_lib)
         self._hvd.init()
         if (self._hvd.rank(), self._hvd.size()) != (place.rank, place.world):
             raise UserError(
@@ -187,11 +187,9 @@ class SumInFp64:
         return tensor.to(dtype)
 
 
-def leave_cores_to_others() -> None:
-    """Let a process that waits for a result sleep; by itself Horovod looks again and again, and keeps a core busy."""
-    from horovod.torch.mpi_ops import mpi_lib
-
-    poll, take = mpi_lib.horovod_torch_poll, mpi_lib.horovod_torch_wait_and_clear
+def leave_cores_to_others(library: Any) -> None:
+    """Let a process that waits for a result of Horovod's library sleep; by itself it looks again and again."""
+    poll, take = library.horovod_torch_poll, library.horovod_torch_wait_and_clear
     if isinstance(take, types.FunctionType):  # done before in this process
         return
 
@@ -200,7 +198,7 @@ def leave_cores_to_others() -> None:
             time.sleep(WAIT_SECONDS)
         take(handle)
 
-    mpi_lib.horovod_torch_wait_and_clear = wait_and_take
+    library.horovod_torch_wait_and_clear = wait_and_take
 
 
 def _import() -> Any:
