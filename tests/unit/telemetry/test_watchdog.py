@@ -40,12 +40,12 @@ def faults(*faults: dict[str, Any], **bounds: float) -> dict[str, str]:
 
 @pytest.fixture
 def slowness() -> float:
-    """How many times slower than that machine this one is just now; 3 at least, and 10 at most.
+    """How many times slower than that machine this one is just now; 5 at least, and 10 at most.
 
-    One that seems not to be busy may stand still for some seconds later. One that stood still while it was measured (90
-    was seen) would make a bound that other time-outs come before.
+    One that seems not to be busy may stand still for some seconds later: a rank that was well was 3 s late. One that
+    stood still while it was measured (90 was seen) would make a bound that other time-outs come before.
     """
-    return min(10.0, max(3.0, patience.slowness()))
+    return min(10.0, max(5.0, patience.slowness()))
 
 
 def at_once(least: float, slowness: float) -> float:
