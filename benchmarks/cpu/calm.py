@@ -1,4 +1,4 @@
-"""What a calm run pays for being watched: processor time of heartbeats, hang detection and the lease, of all its time.
+"""What a calm run pays for being watched: CPU time of heartbeats, hang detection and the lease, of all its time.
 
     python benchmarks/cpu/calm.py OUT.json [--steps 600]
 
@@ -10,8 +10,6 @@ checkpoint holds up is the benchmark `checkpoint`'s. The share bounds from above
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,7 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+import ours
+
 WATCHING = ("watchdog", "heartbeats", "answers", "lease")  # names of threads
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -41,7 +40,7 @@ class Counted:
 
 
 def used() -> dict[str, float]:
-    """Return the processor seconds of the threads that watch, by name."""
+    """Return the CPU seconds of the threads that watch, by name."""
     found: dict[str, float] = {}
     for thread in threading.enumerate():
         if thread.name in WATCHING:
@@ -52,32 +51,22 @@ def used() -> dict[str, float]:
 
 def inside(out: Path, folder: Path, steps: int) -> None:
     """Train in one process; the first writes what its threads have used."""
-    from trainyard import config, parallel
     from trainyard.training import loop
-    from trainyard.training.trainer import build
 
-    settings = config.build(
-        {
-            "run": {"dir": str(folder / "run")}, "max_steps": steps, "device": "cpu", "wandb": {"mode": "off"},
-            "batch": {"per_process": 16}, "optimizer": {"lr": 0.01},
-            "data": {"dir": "synthetic", "image_size": 64, "synthetic_samples": 4096, "workers": 1},
-            "model": {"name": "resnet18", "num_classes": 100}, "checkpoint": {"every_seconds": "auto"},
-        }
+    trainer = ours.resumed(
+        run={"dir": str(folder / "run")}, max_steps=steps, device="cpu", wandb={"mode": "off"},
+        batch={"per_process": 16}, optimizer={"lr": 0.01},
+        data={"dir": "synthetic", "image_size": 64, "synthetic_samples": 4096, "workers": 1},
+        model={"name": "resnet18", "num_classes": 100}, checkpoint={"every_seconds": "auto"},
     )  # fmt: skip
-    place = parallel.locate("ddp")
-    plan = config.make_plan(settings, "ddp", place.world)
-    trainer = build(settings, plan, parallel.connect(settings, plan, place))
-    loop.resume(trainer)
     counted: Any = Counted(trainer.records.watchdog)
     before, began = used(), time.perf_counter()
     loop.train(replace(trainer, records=replace(trainer.records, watchdog=counted)))
     seconds, after = time.perf_counter() - began, used()
-    if place.rank == 0:
+    if trainer.strategy.rank == 0:
         threads = {name: after[name] - before.get(name, 0.0) for name in after}
         out.write_text(json.dumps({"steps": steps, "seconds": seconds, "calls": counted.seconds, "threads": threads}))
-    trainer.strategy.barrier()
-    sys.stdout.flush()
-    os._exit(0)
+    ours.leave(trainer)
 
 
 def main() -> None:
@@ -90,14 +79,7 @@ def main() -> None:
     if options.inside:
         inside(options.out, options.inside, options.steps)
     with tempfile.TemporaryDirectory(prefix="calm-") as folder:
-        launcher = ["-m", "trainyard", "launch", "--nproc-per-node", "2", __file__, str(options.out)]
-        command = [sys.executable, *launcher, "--steps", str(options.steps), "--inside", folder]
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            command, env=environment, text=True, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-    if done.returncode:
-        sys.exit(f"{done.stdout}\nthe benchmark's processes failed")
+        ours.launch(__file__, 2, str(options.out), "--steps", str(options.steps), "--inside", folder)
     found = json.loads(options.out.read_text())
     parts = {"calls in the steps": found["calls"], **found["threads"]}
     for name, seconds in parts.items():

@@ -10,9 +10,6 @@ median over the pairs, its 95 % interval a bootstrap's.
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ours
 
-ROOT = Path(__file__).parents[2]
 WORLDS = (1, 2)
 WARM = 8
 SAMPLES, SIZE, CLASSES, LR = 16, 64, 100, 0.01
@@ -84,34 +81,23 @@ def handwritten(world: int, steps: int) -> Callable[[], None]:
 
 def inside(out: Path, folder: Path, pairs: int) -> None:
     """One process: the engine's own loop, and the other's steps between its steps."""
-    from trainyard import config, parallel
     from trainyard.training import loop
-    from trainyard.training.trainer import build
 
     steps = WARM + pairs + 1
-    settings = config.build(
-        {
-            "run": {"dir": str(folder / "run")}, "max_steps": steps, "device": "cpu", "wandb": {"mode": "off"},
-            "batch": {"per_process": SAMPLES}, "optimizer": {"lr": LR, "lr_batch": SAMPLES},
-            "data": {"dir": "synthetic", "image_size": SIZE, "synthetic_samples": 4096, "workers": 1},
-            "model": {"name": "resnet18", "num_classes": CLASSES}, "schedule": {"warmup_epochs": 0.0},
-            "checkpoint": {"every_steps": 0}, "comm": {"hang_seconds": 0.0}, "log": {"every_steps": 10},
-        }
+    trainer = ours.resumed(
+        run={"dir": str(folder / "run")}, max_steps=steps, device="cpu", wandb={"mode": "off"},
+        batch={"per_process": SAMPLES}, optimizer={"lr": LR, "lr_batch": SAMPLES},
+        data={"dir": "synthetic", "image_size": SIZE, "synthetic_samples": 4096, "workers": 1},
+        model={"name": "resnet18", "num_classes": CLASSES}, schedule={"warmup_epochs": 0.0},
+        checkpoint={"every_steps": 0}, comm={"hang_seconds": 0.0}, log={"every_steps": 10},
     )  # fmt: skip
-    place = parallel.locate("ddp")
-    plan = config.make_plan(settings, "ddp", place.world)
-    strategy = parallel.connect(settings, plan, place)
-    trainer = build(settings, plan, strategy)
-    loop.resume(trainer)
     trainer.records.watchdog.close()
-    turns: Any = Turns(handwritten(place.world, steps))
+    turns: Any = Turns(handwritten(trainer.strategy.world, steps))
     loop.train(replace(trainer, records=replace(trainer.records, watchdog=turns)))
-    if place.rank == 0:
+    if trainer.strategy.rank == 0:
         trainer.records.writer.wait()
         out.write_text(json.dumps({"ours": turns.ours[WARM:], "peer": turns.peer[WARM:]}))
-    strategy.barrier()
-    sys.stdout.flush()
-    os._exit(0)
+    ours.leave(trainer)
 
 
 def row(world: int, ours: list[float], peer: list[float]) -> dict[str, Any]:
@@ -142,15 +128,7 @@ def main() -> None:
     for world in WORLDS:
         with tempfile.TemporaryDirectory(prefix="step-") as name:
             found, folder = Path(name) / "times.json", Path(name)
-            launcher = ["-m", "trainyard", "launch", "--nproc-per-node", str(world)] if world > 1 else []
-            command = [sys.executable, *launcher, __file__, str(found), "--pairs", str(options.pairs)]
-            environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"}
-            done = subprocess.run(
-                [*command, "--inside", str(folder)], env=environment, text=True, check=False,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-            if done.returncode:
-                sys.exit(f"{done.stdout}\nthe benchmark's processes failed")
+            ours.launch(__file__, world, str(found), "--pairs", str(options.pairs), "--inside", str(folder))
             rows.append(row(world, **json.loads(found.read_text())))
     options.out.write_text(json.dumps(rows, indent=2) + "\n")
     for line in rows:
