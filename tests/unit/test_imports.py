@@ -49,6 +49,19 @@ def test_a_launcher_imports_little_before_torch() -> None:
     assert below(LAUNCHERS, done.stdout.split()) == []
 
 
+def test_a_launcher_imports_of_torch_nothing_that_computes_shapes() -> None:
+    script = (
+        "import sys; from trainyard.pod import launcher\n"
+        "assert launcher.main(['--nproc-per-node', '2', '--no-python', 'true']) == 0\n"
+        "print(*sys.modules)"
+    )
+    done = patience.run([sys.executable, "-c", script], cwd=ROOT, env=environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    modules = done.stdout.split()
+    assert "torch.distributed.run" in modules
+    assert below(("torch._decomp", "torch._prims", "torch._refs"), modules) == []
+
+
 def test_ddp_and_optimizers_without_the_compiler_compute_what_torchs_own_do(found: dict[str, Any]) -> None:
     assert found["alike"]
 

@@ -9,6 +9,8 @@ import io
 import json
 import os
 import resource
+import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -160,6 +162,20 @@ def sleeps(kind: str) -> int:
     slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
     training.strategy.close()
     return slept
+
+
+def stopped(kind: str) -> float:
+    """The share of a core that this process takes while rank 1 is stopped for a second."""
+    training = Training(net(), strategy=kind)
+    training.strategy.barrier()
+    before, began = time.process_time(), time.monotonic()
+    if training.strategy.rank == 1:
+        subprocess.Popen(["sh", "-c", f"sleep 1; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    training.strategy.sum(torch.ones(1))
+    share = (time.process_time() - before) / (time.monotonic() - began)
+    training.strategy.close()
+    return share
 
 
 def unused(**over: Any) -> str:

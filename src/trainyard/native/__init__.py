@@ -1,4 +1,4 @@
-"""Decoding, augmentation and checksums in C, where built: beside this file in a wheel, in the cache for a checkout."""
+"""Decoding, augmentation, checksums and waits in C, if built: here in a wheel, in the cache for a checkout."""
 
 import ctypes
 import functools

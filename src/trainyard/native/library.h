@@ -16,5 +16,6 @@ int trainyard_resize(const uint8_t *pixels, int height, int width, const double 
 int trainyard_rewrite(const uint8_t *data, size_t bytes, int interval, uint8_t *out, size_t *room);
 int trainyard_has_crc32(void);
 uint32_t trainyard_crc32(const uint8_t *data, size_t bytes);
+int trainyard_idle(void);
 
 #endif

@@ -3,6 +3,8 @@
 Only this file imports Horovod, and only when it is asked for; the other strategies run without it.
 """
 
+import contextlib
+import ctypes
 import os
 import time
 import types
@@ -15,12 +17,14 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from trainyard import native
 from trainyard.config.sections.running import CommSettings, HorovodSettings
 from trainyard.core.exits import UserError
 from trainyard.parallel.base import Strategy, clip
 from trainyard.parallel.environment import Place
 from trainyard.parallel.waiting import Waiting
 
+PROGRESS_LIBRARIES = ("libopen-pal.so.40", "libopen-pal.so.80")  # of OpenMPI 4 and 5
 WAIT_SECONDS = 1e-4  # between two looks for a result on CPUs, where a step takes milliseconds
 
 
@@ -47,6 +51,8 @@ class Horovod(Strategy):
                 f"{place.world}: it was built without this launcher's transport; use the project's image"
             )
         self._adasum = settings.op == "adasum" and place.world > 1  # on one process Horovod averages
+        if device.type == "cpu" and self._hvd.mpi_enabled():
+            rest_in_mpi()
         if self._adasum and device.type == "cpu" and not self._hvd.mpi_enabled():
             raise UserError("horovod.op = 'adasum': on CPUs Horovod has it over MPI alone; start the run with mpirun")
         self._waiting = Waiting(device)
@@ -199,6 +205,18 @@ def leave_cores_to_others(library: Any) -> None:
         take(handle)
 
     library.horovod_torch_wait_and_clear = wait_and_take
+
+
+def rest_in_mpi() -> None:
+    """Let OpenMPI sleep between two looks for messages; by itself a process that waits for another looks without end.
+
+    At every eighth look it calls what is registered here. Without our compiled library all stays as it is.
+    """
+    if (ours := native.library()) is None:
+        return
+    for name in PROGRESS_LIBRARIES:
+        with contextlib.suppress(OSError):  # of another version, or of another MPI
+            ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW).opal_progress_register_lp(ours.trainyard_idle)
 
 
 def _import() -> Any:

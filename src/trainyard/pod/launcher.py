@@ -32,6 +32,7 @@ import signal
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -52,6 +53,7 @@ from trainyard.telemetry import flight
 
 ONE_NODE = ("1", "1:1")
 JOIN_SECONDS = 600  # for which nodes wait for each other at a restart: torchrun's own
+SHAPES = "torch._meta_registrations"
 CAUSE_SECONDS = 3.0  # that a pod which lost another one ends after it
 # How a process ends because of another's failure; SIGABRT is NCCL's, where a collective was lost or came too late
 FOLLOWS = (Exit.HANG, -signal.SIGTERM, -signal.SIGABRT)
@@ -81,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"preflight: {error}: this spare pod is not needed", flush=True)
         return Exit.DONE
     # Imported late: torch takes seconds, and peers that have started already ask this pod
-    with garbage.paused():
+    with garbage.paused(), shapes_left_out():
         import torch
         from torch.distributed import run as torchrun
         from torch.distributed.launcher.api import elastic_launch
@@ -116,6 +118,16 @@ def main(argv: list[str] | None = None) -> int:
         finally:
             if listening is not None:
                 listening.close()
+
+
+@contextlib.contextmanager
+def shapes_left_out() -> Iterator[None]:
+    """Within this context torch is imported without the functions that get shapes of results without computing them.
+
+    They take a quarter of the import (0.3 of 1.25 s of CPU time with torch 2.15), and a launcher computes nothing.
+    """
+    sys.modules.setdefault(SHAPES, types.ModuleType(SHAPES))
+    yield
 
 
 @contextlib.contextmanager
