@@ -1,9 +1,10 @@
 """For all tests: files that take long come first, so that a parallel run's workers end together; slots for ranks."""
 
+import fcntl
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,22 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = hasattr(config, "workerinput")
     config.pluginmanager.register(costs.Costs(worker), "costs")
     config.pluginmanager.register(ran.Ran(worker), "ran")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Let one worker of a parallel run compile the test files: 5 s of CPU time, which the others need not take, too."""
+    if not hasattr(session.config, "workerinput"):
+        return (yield)
+    folder = os.open(HERE, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fcntl.flock(folder, fcntl.LOCK_SH)
+    try:
+        return (yield)
+    finally:
+        os.close(folder)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -34,7 +34,7 @@ def pretrain(folder: Path) -> None:
 
 
 def test_the_page_takes_a_folder_of_pictures_to_a_model_in_use(tmp_path: Path) -> None:
-    unpack("train", range(1000), tmp_path / "pictures")
+    unpack("train", range(500), tmp_path / "pictures")
     unpack("val", range(500), tmp_path / "kept")
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
     pretrain(tmp_path)

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_two_sent_folders_become_a_fetched_model(folder: Path, image: dict[str, str]) -> None:
-    unpack("train", range(1000), folder / "pictures")
+    unpack("train", range(500), folder / "pictures")
     pretrain(folder)
     (text,) = documents.texts("first-model.md", HERE)
     done = patience.run(["bash", "-euxc", text], beside=cluster.stirring, cwd=folder)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision.transforms import InterpolationMode, v2
 
 from trainyard.config.sections.data import AugmentSettings
 from trainyard.data import augmentation, transforms
@@ -27,9 +26,11 @@ def picture() -> torch.Tensor:
     return torch.nn.functional.interpolate(small, (HEIGHT, WIDTH), mode="bicubic").clamp(0, 255).byte()[0]
 
 
-@pytest.mark.parametrize(("kind", "wide"), [(v2.TrivialAugmentWide, True), (v2.RandAugment, False)])
-def test_every_operation_at_every_strength_is_torchvisions(kind: Any, wide: bool, picture: torch.Tensor) -> None:
-    theirs = kind(interpolation=InterpolationMode.BILINEAR)
+@pytest.mark.parametrize(("kind", "wide"), [("TrivialAugmentWide", True), ("RandAugment", False)])
+def test_every_operation_at_every_strength_is_torchvisions(kind: str, wide: bool, picture: torch.Tensor) -> None:
+    from torchvision.transforms import InterpolationMode, v2  # imported late: it brings torch's compiler
+
+    theirs = getattr(v2, kind)(interpolation=InterpolationMode.BILINEAR)
     table = augmentation.strengths(HEIGHT, WIDTH, wide)
     assert list(table) == list(theirs._AUGMENTATION_SPACE)
     for name, (magnitudes, signed) in theirs._AUGMENTATION_SPACE.items():

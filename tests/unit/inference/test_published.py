@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torchvision
 from conftest import Trainer
 from torch import Tensor, nn
 
@@ -28,6 +27,8 @@ def published(fashion_run: Path) -> Path:
 
 
 def plain(published: Path) -> nn.Module:
+    import torchvision  # imported late: it brings torch's compiler
+
     model = torchvision.models.resnet18(num_classes=10)
     model.load_state_dict(torch.load(published / "model.pth", weights_only=True))
     return model.eval()
@@ -112,6 +113,8 @@ def test_card_says_what_people_ask(published: Path, fashion_run: Path) -> None:
 
 
 def test_models_said_to_be_timms_too_have_the_same_parameters_there() -> None:
+    import torchvision
+
     for name in described.TIMM_TOO:
         with torch.device("meta"):
             models = torchvision.models.get_model(name, num_classes=5), timms(name, num_classes=5)
@@ -121,6 +124,8 @@ def test_models_said_to_be_timms_too_have_the_same_parameters_there() -> None:
 
 @pytest.mark.parametrize("name", ["resnet34", "resnext50_32x4d", "wide_resnet50_2", "densenet121"])
 def test_models_said_to_be_timms_too_compute_the_same_there(name: str) -> None:
+    import torchvision
+
     ours = torchvision.models.get_model(name, num_classes=5).eval()
     theirs = timms(name, num_classes=5).eval()
     theirs.load_state_dict(ours.state_dict())
