@@ -29,9 +29,7 @@ SHARE, NEAR = 0.04, 0.03  # of all processor seconds: more fails the run; more i
 SHOWN = 10
 # Files that may take more than SHARE, and why
 LARGE = {
-    "tests/e2e/test_release.py": "make demo, whole",
-    "tests/test_ordinary_user.py": "make train as another user, whole",
-    "tests/unit/training/test_worlds.py": "every strategy on 1 to 4 processes; Horovod's spin while they wait",
+    "tests/unit/training/test_compiled.py": "torch.compile, by a C++ compiler where caches are empty",
 }
 
 

@@ -17,7 +17,7 @@ ROOT = costs.ROOT
 # What scripts/test runs beside pytest; here they do nothing
 STEPS = [
     "bootstrap", "lint", "ct-lint", "ct-install", "tools/build", "programs/build", "images/build", "images/load",
-    "cluster/up", "cluster/extra", "versions/build",
+    "cluster/up", "cluster/extra", "registry/build", "versions/build",
 ]  # fmt: skip
 DO_NOTHING = "#!/bin/sh\n"
 
