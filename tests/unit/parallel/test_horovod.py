@@ -55,7 +55,7 @@ def test_a_rank_that_waits_in_mpi_keeps_no_core_busy(tmp_path: Path) -> None:
     command = ["mpirun", "-np", "2", sys.executable, "-m", "inside_ranks", "stopped", str(tmp_path), "horovod"]
     done = patience.run(command, cwd=ROOT, env=environment(MPI), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout
-    assert json.loads((tmp_path / "0.json").read_text()) < 0.3, "by itself OpenMPI looks for messages without end"
+    assert json.loads((tmp_path / "0.json").read_text()) < 0.6, "by itself OpenMPI looks for messages without end"
 
 
 def test_mpi_gives_the_losses_of_one_process(trainer: Trainer, fleet: Fleet, tmp_path: Path) -> None:
