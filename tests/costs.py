@@ -29,6 +29,7 @@ SHARE, NEAR = 0.04, 0.03  # of all processor seconds: more fails the run; more i
 SHOWN = 10
 # Files that may take more than SHARE, and why
 LARGE = {
+    "tests/gpu/test_parts.py": "make gpu on a CPU, whole: each part is a program that trains",
     "tests/unit/training/test_compiled.py": "torch.compile, by a C++ compiler where caches are empty",
 }
 
