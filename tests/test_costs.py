@@ -98,7 +98,10 @@ def test_exceptions_parts_of_a_run_and_files_that_are_gone_are_not_judged(tmp_pa
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A tree with what of this one scripts/test and lint need to judge costs."""
-    for name in ("scripts/test", "hack/lint", "hack/lib/beside.sh", "scripts/demo/settings.sh", "tests/costs.py"):
+    for name in (
+        "scripts/test", "hack/lint", "hack/lib/beside.sh", "hack/lib/common.sh", "scripts/demo/settings.sh",
+        "tests/costs.py",
+    ):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, tmp_path / name)
     for name in STEPS:

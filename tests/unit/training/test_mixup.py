@@ -35,12 +35,12 @@ def step_with(patch: bool, augment: AugmentSettings = BOTH) -> int:
 
 @pytest.mark.parametrize("patch", [False, True])
 def test_a_pair_is_mixed_as_by_torchvision(patch: bool) -> None:
+    from torchvision.transforms import v2  # imported late: it brings torch's compiler
+
     pictures, labels = samples(6)
     step = step_with(patch)
     mixed, targets = mixup.mix(pictures, labels, CLASSES, BOTH, 7, step)
     what = mixup.draw(BOTH, 7, step, 12, 10)
-    from torchvision.transforms import v2  # imported late: it brings torch's compiler
-
     theirs = v2.CutMix(num_classes=CLASSES) if patch else v2.MixUp(num_classes=CLASSES)
     for pair in (slice(0, 2), slice(2, 4), slice(4, 6)):  # in a batch of two, the one before is the other
         pair_labels = labels[pair]
