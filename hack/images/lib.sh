@@ -31,6 +31,16 @@ image_tag() {
 # builder ARGS...: buildah on this project's own storage
 builder() { buildah --root "$STORE" --runroot "$RUNROOT" --storage-driver overlay "$@"; }
 
+# null_device: some sandboxes leave a file where /dev/null was. What runs in an image sees this machine's /dev read-only, where a device can
+# still be written to, and a file cannot.
+null_device() {
+  [ ! -c /dev/null ] || return 0
+  say "/dev/null is no device; it is made anew"
+  rm -f /dev/null.new
+  { mknod -m 666 /dev/null.new c 1 3 && { mv -f /dev/null.new /dev/null || mount --bind /dev/null.new /dev/null; }; } ||
+    die "/dev/null is no device, and what runs in an image needs it. As root: rm -f /dev/null && mknod -m 666 /dev/null c 1 3"
+}
+
 # buildah leaves its storage mounted on itself, and then the folder cannot be removed
 unmount_store() {
   local point=$STORE/overlay

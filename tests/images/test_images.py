@@ -122,6 +122,26 @@ def test_environment_and_secrets_reach_ranks_that_ssh_starts(layout: Path) -> No
     assert "WORKER 0" in out
 
 
+A_FILE_FOR_NULL = """
+mount --make-rprivate / && mount -t tmpfs none "$1"
+for device in zero full random urandom fuse; do
+  [ ! -e /dev/$device ] || { touch "$1/$device"; mount --bind /dev/$device "$1/$device"; }
+done
+touch "$1/null" && mount --move "$1" /dev
+shift
+"$@"
+"""
+
+
+def test_a_machine_whose_dev_null_is_a_file_gets_the_device(layout: Path, tmp_path: Path) -> None:
+    """Some sandboxes are such; in the image /dev is read-only, where a device can be written to and a file cannot."""
+    place = ["unshare", "-m", "sh", "-ec", A_FILE_FOR_NULL, "sh", str(tmp_path)]
+    program = [str(ROOT / "hack/images/run"), "base", "--", "sh", "-c", "test -c /dev/null; : <> /dev/null"]
+    done = patience.run([*place, *program])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "/dev/null is no device; it is made anew" in done.stderr
+
+
 def test_what_two_images_build_of_the_same_sources_differs_in_times_alone(layout: Path) -> None:
     """Both build the wheel and install it, each by itself: a second build of the same steps, at another time."""
     ours, theirs = (compare.list_layers(layout, f"trainyard-{name}")[-2:] for name in ("pytorch", "horovod"))
