@@ -147,6 +147,11 @@ class Watchdog:
             if self._proven and rank in still and rank not in silent and not beats[rank].get("done")
             and beats[rank].get("waited_seconds", 0) >= self._waited / 2
         ]  # fmt: skip
+        # Answered at the look before, or its file could be read at one of the two looks alone: the next look judges it
+        unjudged = [
+            rank for rank in quiet
+            if not beats[rank].get("done") and (rank not in still or bool(beats[rank]) != bool(before.get(rank)))
+        ]  # fmt: skip
         stuck = self._files.stuck()[1] >= self._seconds / 2
         limits = [self._limit(now, beats)]
         if silent:
@@ -154,7 +159,9 @@ class Watchdog:
         if stuck:
             limits.append(self._seconds)
         goes_on = self._now is not now  # while the others were asked
-        return None if goes_on or self._waited < min(limits) else (find_missing(beats, silent, cut), beats)
+        if goes_on or self._waited < min(limits) or (unjudged and not silent):
+            return None
+        return find_missing(beats, silent, cut), beats
 
     def _spacing(self, now: Beat) -> float:
         """Return the seconds without a beat before the first look, and those between two looks.

@@ -231,35 +231,58 @@ def test_ranks_that_did_not_arrive() -> None:
     assert "the network or the storage hangs" in hang.hang_message(0, "step", 9, 5.0, [])
 
 
-@pytest.mark.parametrize(
-    ("waited", "answered", "proven", "named"),
-    [
-        ((150.0, 300.0), (False, False), True, True),
-        ((150.0, 150.0), (False, False), True, False),  # it died: nothing is published any more
-        ((0.0, 1.0), (False, False), True, False),  # it died as this rank began to wait, and storage shows that late
-        ((150.0, 300.0), (True, False), True, False),  # it has just ended
-        ((150.0, 300.0), (False, False), False, False),  # this network lets no such packets pass, ever
-    ],
-)
-def test_a_rank_that_lives_and_does_not_answer_is_behind_a_network_that_is_cut(
-    tmp_path: Path, waited: tuple[float, float], answered: tuple[bool, bool], proven: bool, named: bool
-) -> None:
-    waits = "/x/torch/distributed/c10d.py:1 all_reduce"
+def looks_at_another(
+    tmp_path: Path, proven: bool, *looks: tuple[float, bool, dict[str, Any]]
+) -> list[list[str] | None]:
+    """What rank 0 finds missing at each look at rank 1: its own wait, whether rank 1 answers, and rank 1's file."""
     watch: Any = watchdog.Watchdog(tmp_path, SimpleNamespace(rank=0, world=2, gather_objects=lambda one: [one] * 2), 0)
     watch.close()
     watch._auto, watch._seconds, watch._proven = True, 300.0, proven
     watch.beat("step", 9)
     watch.beat("step", 9)
-    found: list[Any] = []
-    for seconds, theirs, answer in zip((160.0, 301.0), waited, answered, strict=True):
-        other = beat(watch._now.number, waits, waited_seconds=theirs)
-        watch._answers = SimpleNamespace(ask=lambda _, other=other, answer=answer: {1: other} if answer else {})
-        watch._files = SimpleNamespace(read=lambda *_, other=other: {1: other}, stuck=lambda: ("", 0.0))
+    found: list[list[str] | None] = []
+    for seconds, answer, file in looks:
+        watch._answers = SimpleNamespace(ask=lambda _, file=file, answer=answer: {1: file} if answer else {})
+        watch._files = SimpleNamespace(read=lambda *_, file=file: {1: file}, stuck=lambda: ("", 0.0))
         watch._waited = seconds
-        found.append(watch._look(watch._now))
-    assert found[0] is None
-    missing, _ = found[1]
-    assert any("rank 1 on a, pid 1: alive by its file, but it no longer" in str(one) for one in missing) is named
+        hang = watch._look(watch._now)
+        found.append(None if hang is None else [str(one) for one in hang[0]])
+    return found
+
+
+WAITS = "/x/torch/distributed/c10d.py:1 all_reduce"
+
+
+@pytest.mark.parametrize(
+    ("waited", "proven", "named"),
+    [
+        ((150.0, 300.0), True, True),
+        ((150.0, 150.0), True, False),  # it died: nothing is published any more
+        ((0.0, 1.0), True, False),  # it died as this rank began to wait, and storage shows that late
+        ((150.0, 300.0), False, False),  # this network lets no such packets pass, ever
+    ],
+)
+def test_a_rank_that_lives_and_does_not_answer_is_behind_a_network_that_is_cut(
+    tmp_path: Path, waited: tuple[float, float], proven: bool, named: bool
+) -> None:
+    files = [beat(3, WAITS, waited_seconds=seconds) for seconds in waited]
+    first, second = looks_at_another(tmp_path, proven, (160.0, False, files[0]), (301.0, False, files[1]))
+    assert first is None
+    assert second is not None
+    assert any("rank 1 on a, pid 1: alive by its file, but it no longer" in one for one in second) is named
+
+
+@pytest.mark.parametrize(
+    ("answered", "early"),
+    [(True, beat(3, WAITS, time=1.0)), (False, {})],
+    ids=["it answered at the first look", "its file could not be read at the first look"],
+)
+def test_a_rank_that_fell_silent_between_two_looks_is_named_at_the_next(
+    tmp_path: Path, answered: bool, early: dict[str, Any]
+) -> None:
+    last = beat(3, WAITS, time=2.0)
+    looks = looks_at_another(tmp_path, True, (160.0, answered, early), (301.0, False, last), (452.0, False, last))
+    assert looks == [None, None, ["rank 1 on a, pid 1: no sign of life: stopped, cut off or gone"]]
 
 
 def test_a_rank_whose_storage_hangs_is_named_before_those_that_wait_for_it() -> None:
