@@ -35,7 +35,7 @@ builder() { buildah --root "$STORE" --runroot "$RUNROOT" --storage-driver overla
 # still be written to, and a file cannot.
 null_device() {
   [ ! -c /dev/null ] || return 0
-  say "/dev/null is no device; it is made anew"
+  say "/dev/null is a file, not a device: it is recreated"
   rm -f /dev/null.new
   { mknod -m 666 /dev/null.new c 1 3 && { mv -f /dev/null.new /dev/null || mount --bind /dev/null.new /dev/null; }; } ||
     die "/dev/null is no device, and what runs in an image needs it. As root: rm -f /dev/null && mknod -m 666 /dev/null c 1 3"

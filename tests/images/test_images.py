@@ -139,7 +139,7 @@ def test_a_machine_whose_dev_null_is_a_file_gets_the_device(layout: Path, tmp_pa
     program = [str(ROOT / "hack/images/run"), "base", "--", "sh", "-c", "test -c /dev/null; : <> /dev/null"]
     done = patience.run([*place, *program])
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "/dev/null is no device; it is made anew" in done.stderr
+    assert "/dev/null is a file, not a device: it is recreated" in done.stderr
 
 
 def test_what_two_images_build_of_the_same_sources_differs_in_times_alone(layout: Path) -> None:

@@ -136,22 +136,17 @@ class Watchdog:
         beats |= self._files.read(quiet, self._interval)
         before, self._looked = self._looked, beats
         self._next_look = self._waited + self._spacing(now)
-        silent = [
-            rank for rank in quiet
-            if before and beats[rank] == before.get(rank) and not beats[rank].get("done")
-        ]  # fmt: skip
         still, self._quiet = self._quiet, set(quiet)
+        away = [rank for rank in quiet if not beats[rank].get("done")]
+        silent = [rank for rank in away if before and beats[rank] == before.get(rank)]
         # Not those that only answer late, or died: they have published that they wait, too, since the look before
         cut = [
-            rank for rank in quiet
-            if self._proven and rank in still and rank not in silent and not beats[rank].get("done")
+            rank for rank in away
+            if self._proven and rank in still and rank not in silent
             and beats[rank].get("waited_seconds", 0) >= self._waited / 2
         ]  # fmt: skip
         # Answered at the look before, or its file could be read at one of the two looks alone: the next look judges it
-        unjudged = [
-            rank for rank in quiet
-            if not beats[rank].get("done") and (rank not in still or bool(beats[rank]) != bool(before.get(rank)))
-        ]  # fmt: skip
+        unjudged = [rank for rank in away if rank not in still or bool(beats[rank]) != bool(before.get(rank))]
         stuck = self._files.stuck()[1] >= self._seconds / 2
         limits = [self._limit(now, beats)]
         if silent:
