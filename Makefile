@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 EXTRAS = $(if $(TRAINER),trainer) $(if $(KUEUE),kueue) $(if $(ARGOCD),argocd)
-.PHONY: help site demo demo-down train quick test unit soak audit bench gpu gpu-wheels lint format cluster cluster-down images push publish tools schemas clean
+.PHONY: help site demo demo-down train quick test test-cluster soak audit bench gpu gpu-wheels lint format cluster cluster-down images push publish tools schemas clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -12,12 +12,12 @@ demo-down: ## uninstall the demo and delete its namespace, data and results incl
 	@scripts/demo/remove
 train: ## the demo's trainer on this machine, two processes, no cluster, under a minute
 	@hack/machine train && scripts/train
-test: ## everything that CI runs: lint, unit tests, chart tests, end-to-end tests on the cluster
-	@hack/machine cluster && scripts/test
+test: ## unit tests, chart tests, training on 1 to 3 processes: needs neither root nor a cluster; STRICT=1: no failed test is repeated
+	@hack/machine train && scripts/test
+test-cluster: ## the real operators, the demo and chart-testing on a one-node Kubernetes (root)
+	@hack/machine cluster && scripts/test cluster
 quick: ## what a change touches, in two minutes: its static checks and the tests nearest to it; BASE=REVISION, BUDGET=SECONDS
 	@hack/machine train && hack/bootstrap python sample && hack/tools/build && .venv/bin/python -m hack.quick
-unit: ## lint, unit tests and chart tests: what needs neither root nor a cluster
-	@hack/machine train && scripts/test --without-cluster
 soak: ## long runs before a release: hundreds of random kills; needs no cluster (those on it: scripts/test -m 'soak and e2e'). PARTS=campaign: faults against runs on three nodes (root); SEED=2, FAULTS=20, ONLY="a node dies for good", OPERATORS="pytorchjob mpijob trainjob elastic spare"
 	@$(if $(PARTS),$(if $(filter campaign,$(PARTS)),hack/machine cluster && hack/campaign/on-nodes $(OPERATORS),$(error soak has no part '$(PARTS)'; there is: campaign)),hack/bootstrap python sample mpi netfs valgrind && .venv/bin/pytest -m 'soak and not e2e')
 audit: ## known vulnerabilities of what the lock files name, by osv.dev's databases; offline: DATABASE="PyPI.zip Go.zip"

@@ -52,7 +52,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.fixture(scope="session")
 def image() -> dict[str, str]:
     """Registry and tag of this tree's images, or of those of REGISTRY and TAG, which the cluster must hold."""
-    assert Path(cluster.KUBECONFIG).exists(), "no cluster: run `make cluster images` first, or `make test`"
+    assert Path(cluster.KUBECONFIG).exists(), "no cluster: run `make cluster images` first, or `make test-cluster`"
     return {
         "registry": os.environ.get("REGISTRY", "localhost"),
         "tag": os.environ.get("TAG") or cluster.run("hack/images/tag").stdout.strip(),
