@@ -34,9 +34,8 @@ def test_another_system_or_processor_is_refused_with_what_works(tmp_path, target
     assert "docs/own-cluster.md" in done.stderr
 
 
+@pytest.mark.root
 def test_a_machine_without_apt_cannot_run_a_cluster_but_can_train(tmp_path):
-    if os.geteuid():
-        pytest.skip("needs root, which is asked for first")
     for program in ("grep", "id", "sh", "dirname"):
         (tmp_path / program).symlink_to(f"/usr/bin/{program}")
     refused = asked(tmp_path, "cluster", {}, PATH=str(tmp_path))
@@ -50,10 +49,9 @@ def test_an_own_cluster_needs_neither_root_nor_apt(tmp_path):
     assert asked(tmp_path, "cluster", {}, KUBECONFIG="/etc/hosts").returncode == 0
 
 
+@pytest.mark.root
 def test_a_container_is_told_from_a_machine(tmp_path):
     """Without CAP_SYS_ADMIN, as in a container, no namespace can be made."""
-    if os.geteuid():
-        pytest.skip("needs root, which is asked for first")
     done = asked(tmp_path, "cluster", {}, "setpriv", "--bounding-set", "-sys_admin")
     assert done.returncode == 1
     assert "container" in done.stderr

@@ -21,7 +21,7 @@ STARTS = 15.0  # seconds of pytest's own, on a machine that is not slow: workers
 LAST = 10.0  # seconds before the end in which no test begins
 WORTH_WORKERS = 20.0  # seconds of tests from which on several workers pay
 SHOWN = 10  # lines of what was chosen
-NOT_HERE = "not e2e and not images and not soak"
+NOT_HERE = "not e2e and not images and not root and not soak"
 
 
 def say(text: str) -> None:

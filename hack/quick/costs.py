@@ -21,6 +21,7 @@ class Elsewhere(NamedTuple):
 ELSEWHERE = {
     "e2e": Elsewhere("the cluster", "scripts/test", ("tests/e2e",)),
     "images": Elsewhere("the built images", "scripts/test", ("tests/images",)),
+    "root": Elsewhere("what root installs", "scripts/test", ("-m", "root")),
     "soak": Elsewhere("the soak", "scripts/test -m soak"),
 }
 

@@ -3,7 +3,6 @@
 import math
 import re
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -212,21 +211,24 @@ LITTLE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("module", "world"), [("trainers.ddp", 3), pytest.param("trainers.hvd", 2, marks=pytest.mark.root)]
+)
 @pytest.mark.parametrize("name", list(LITTLE))
-def test_a_recipe_in_small_trains_the_same_on_any_number_of_processes(name: str, fleet: Fleet, tmp_path: Path) -> None:
+def test_a_recipe_in_small_trains_the_same_on_any_number_of_processes(
+    name: str, module: str, world: int, fleet: Fleet, tmp_path: Path
+) -> None:
     """Its augmentation, loss, optimizer and average, on pictures of 16 pixels; ragged batches of odd size."""
     sections = ("augment", "loss", "optimizer", "ema", "schedule")
     tree = config.read_recipe(name)
     over = {f"{section}.{key}": value for section in sections for key, value in tree.get(section, {}).items()}
     over |= {"batch.global": 9, "optimizer.lr_batch": 9, "checkpoint.every_steps": 0, **LITTLE[name]}
-    ways = [("trainers.ddp", 1), ("trainers.ddp", 3), *([("trainers.hvd", 2)] if find_spec("horovod") else [])]
-    runs = [fleet.train(tmp_path / f"{module}-{world}", world, module, **over) for module, world in ways]
-    alone, *others = [[event["loss"] for event in events(run, "train")] for run in runs]
-    assert all(losses == pytest.approx(alone, rel=0, abs=1e-12) for losses in others)
-    alone, *others = [load_file(run / "published" / "model.safetensors") for run in runs]
-    for state in others:
-        for key, value in alone.items():
-            torch.testing.assert_close(state[key], value, rtol=0, atol=1e-12)
+    runs = [fleet.train(tmp_path / "alone", 1, **over), fleet.train(tmp_path / "several", world, module, **over)]
+    alone, several = [[event["loss"] for event in events(run, "train")] for run in runs]
+    assert several == pytest.approx(alone, rel=0, abs=1e-12)
+    alone, several = [load_file(run / "published" / "model.safetensors") for run in runs]
+    for key, value in alone.items():
+        torch.testing.assert_close(several[key], value, rtol=0, atol=1e-12)
 
 
 def test_precision_is_the_sources_and_the_cores_are_used() -> None:

@@ -1,9 +1,7 @@
 """Horovod over MPI, under a real mpirun: the losses of one process; Adasum, which only MPI has on CPUs; faults."""
 
-import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,13 +16,7 @@ from published import weights
 
 from tests import patience
 
-pytestmark = [
-    pytest.mark.takes(60),
-    pytest.mark.skipif(
-        not (importlib.util.find_spec("horovod") and shutil.which("mpirun")),
-        reason="no Horovod or OpenMPI here: hack/bootstrap mpi installs them",
-    ),
-]
+pytestmark = [pytest.mark.root, pytest.mark.takes(60)]
 STEPS = 20
 SAME = {
     "max_steps": STEPS, "epochs": None, "validate.every_epochs": 0, "checkpoint.every_steps": 0, "augment.mixup": 0.2,

@@ -1,7 +1,6 @@
 """What DDP, FSDP and Horovod send, when, in which type, and what waiting they count."""
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +21,7 @@ from trainyard.parallel.horovod import tell_horovod
 from trainyard.parallel.process_group import tell_nccl
 from trainyard.parallel.share import share
 
-NEEDS_HOROVOD = pytest.mark.skipif(
-    not importlib.util.find_spec("horovod"), reason="no Horovod here: hack/bootstrap mpi installs it"
-)
-ALL = ["ddp", "fsdp", pytest.param("horovod", marks=NEEDS_HOROVOD)]
+ALL = ["ddp", "fsdp", pytest.param("horovod", marks=pytest.mark.root)]
 Inside = Callable[..., list[Any]]
 
 
@@ -76,7 +72,7 @@ def test_compiled_blocks_compute_the_same(inside: Inside, kind: str) -> None:
         ("ddp", "comm.compression", "bf16"),
         ("ddp", "comm.compression", "fp16"),
         ("fsdp", "comm.compression", "bf16"),
-        pytest.param("horovod", "horovod.compression", "fp16", marks=NEEDS_HOROVOD),
+        pytest.param("horovod", "horovod.compression", "fp16", marks=pytest.mark.root),
     ],
 )
 def test_gradients_travel_in_the_type_asked_for(inside: Inside, kind: str, key: str, wire: str) -> None:
@@ -96,7 +92,7 @@ def test_waiting_for_a_slow_rank_is_exposed(inside: Inside, kind: str) -> None:
     assert slow["slowed"] < sleep, "the slow one waits for nobody"
 
 
-@NEEDS_HOROVOD
+@pytest.mark.root
 def test_predividing_gives_the_same_gradients(inside: Inside) -> None:
     plain = inside(2, "gradients", "horovod")[0]
     over: dict[str, Any] = {"horovod.predivide": 2.0, "horovod.cycle_ms": 0.5, "horovod.fusion_mb": 1}
@@ -104,7 +100,7 @@ def test_predividing_gives_the_same_gradients(inside: Inside) -> None:
     torch.testing.assert_close(torch.tensor(divided["values"]), torch.tensor(plain["values"]))
 
 
-@NEEDS_HOROVOD
+@pytest.mark.root
 def test_a_rank_that_waits_for_horovod_keeps_no_core_busy(inside: Inside) -> None:
     assert inside(2, "sleeps", "horovod")[0] > 20, "by itself it yields its core to others, and takes it again"
 

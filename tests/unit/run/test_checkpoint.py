@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
 from faulty_storage import failing
 from safetensors.torch import load_file
 
 from tests import patience
+from tests.util import small_disk
 from trainyard.core.exits import ExitError, UserError
 from trainyard.core.storage import storage
 from trainyard.run import checkpoint, checkpoint_manifest, checkpoint_writer
@@ -372,11 +372,7 @@ print(sorted(path.name for path in folder.iterdir()), checkpoint.newest(folder)[
 
 
 def test_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
-    mount = 'mount -t tmpfs -o size=2m none "$1" && exec "$2" -c "$3" "$1"'
-    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh", tmp_path, sys.executable, FULL]
-    done = patience.run(command, cwd=ROOT)
-    if "unshare" in done.stderr or "mount:" in done.stderr:
-        pytest.skip(f"no disk can be mounted here: {done.stderr}")
+    done = small_disk.run_on(tmp_path, "2m", sys.executable, "-c", FULL, tmp_path)
     assert done.returncode == 0, done.stderr
     said, left = done.stdout.splitlines()
     assert said.startswith(f"1 a checkpoint cannot be written to {tmp_path}: No space left on device (2.4 MB needed, ")

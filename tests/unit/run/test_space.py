@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
-from tests import patience
+from tests.util import small_disk
 from trainyard.run.space import no_space
 
 FULL = """
@@ -51,12 +50,7 @@ print(sorted(path.name for path in run.iterdir()))
 
 
 def test_a_full_volume_is_said_with_path_space_and_remedy(tmp_path: Path) -> None:
-    mount = 'mount -t tmpfs -o size=64k none "$1" && exec "$2" -c "$3" "$1"'
-    done = patience.run(
-        ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh", tmp_path, sys.executable, FULL], cwd=ROOT
-    )
-    if "unshare" in done.stderr or "mount:" in done.stderr:
-        pytest.skip(f"no disk can be mounted here: {done.stderr}")
+    done = small_disk.run_on(tmp_path, "64k", sys.executable, "-c", FULL, tmp_path)
     assert done.returncode == 0, done.stderr
     metrics, whole, *others, left = done.stdout.splitlines()
     remedy = (

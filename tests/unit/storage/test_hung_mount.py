@@ -12,10 +12,9 @@ from netfs import NetworkFolder, net
 
 from tests import patience
 from trainyard.pod.process import hangs_while_ending
-from trainyard.telemetry import mounts
 
 __all__ = ["net"]
-pytestmark = [pytest.mark.takes(40), pytest.mark.ranks(2)]
+pytestmark = [pytest.mark.root, pytest.mark.takes(40), pytest.mark.ranks(2)]
 
 HANG = 3.0  # seconds, on a machine that is not busy: of two ranks one that stands still for so long is a hang
 LEAST = 8.0  # seconds for which any process of a machine that seems not to be busy may stand still
@@ -91,15 +90,3 @@ def test_the_launcher_ends_although_its_processes_cannot(trainer: Trainer, net: 
     output, _ = patience.communicate(process)
     assert "its storage hangs" in output
     assert "a thread of it waits in the kernel for storage that does not answer" in output
-
-
-def test_mounts_are_told_by_name_alone(tmp_path: Path) -> None:
-    table = tmp_path / "mountinfo"
-    table.write_text(
-        "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
-        "30 22 0:40 / /data rw shared:2 - nfs4 server:/export/a\\040b rw,hard\n"
-        "31 30 0:41 / /data/with\\040space rw - fuse.glusterfs vol rw\n"
-    )
-    assert str(mounts.mount_of("/data/train/shard", table)) == "/data (nfs4, server:/export/a b)"
-    assert str(mounts.mount_of("/data/with space/x", table)) == "/data/with space (fuse.glusterfs, vol)"
-    assert str(mounts.mount_of("/database", table)) == "/ (ext4, /dev/sda1)"

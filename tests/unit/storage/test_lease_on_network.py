@@ -22,7 +22,7 @@ from trainyard.run import fence
 from trainyard.telemetry.mounts import ON_A_FILE, ON_A_PATH
 
 __all__ = ["net"]
-pytestmark = [pytest.mark.takes(40), pytest.mark.ranks(2)]
+pytestmark = [pytest.mark.root, pytest.mark.takes(40), pytest.mark.ranks(2)]
 
 SETTINGS: dict[str, Any] = {
     "precision": "fp32", "model.batch_norm": "local", "model.name": "little_models:dropout", "epochs": None,

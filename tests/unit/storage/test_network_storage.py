@@ -25,7 +25,7 @@ from trainyard.core.exits import Exit
 from trainyard.prepare.build import build
 
 AT_ONCE = 3
-pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2 * AT_ONCE)]
+pytestmark = [pytest.mark.root, pytest.mark.takes(60), pytest.mark.ranks(2 * AT_ONCE)]
 
 SETTINGS: dict[str, Any] = {
     "precision": "fp32", "model.batch_norm": "local", "batch.global": 20, "epochs": 1, "validate.batch": 90,

@@ -24,6 +24,7 @@ from prometheus_client.core import Metric
 
 from tests import patience, ports
 from tests.fakes import wandb_server
+from tests.util import small_disk
 from trainyard import config
 from trainyard.core.exits import UserError
 from trainyard.parallel.environment import Place
@@ -482,14 +483,8 @@ print("the run goes on")
 def test_a_full_disk_under_its_folder_holds_no_run(tmp_path: Path) -> None:
     """The run directory's own records report that the disk is full (run/test_space.py)."""
     (tmp_path / "wandb").mkdir()
-    mount = (
-        'mount -t tmpfs -o size=64k none "$1/wandb" && "$2" -c "$3" "$1"; echo "code $?"; df --output=avail "$1/wandb"'
-    )
-    done = patience.run(
-        ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh", tmp_path, sys.executable, FULL], cwd=ROOT
-    )
-    if "unshare" in done.stderr or "mount:" in done.stderr:
-        pytest.skip(f"no disk can be mounted here: {done.stderr}")
+    script = '"$0" -c "$1" "$2"; echo "code $?"; df --output=avail "$2/wandb"'
+    done = small_disk.run_on(tmp_path / "wandb", "64k", "sh", "-c", script, sys.executable, FULL, tmp_path)
     *_, goes_on, code, _, room = done.stdout.splitlines()
     assert (goes_on, code, room.strip()) == ("the run goes on", "code 0", "0"), done
 

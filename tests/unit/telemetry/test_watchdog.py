@@ -119,8 +119,8 @@ def test_rank_that_is_stopped_is_named_by_the_others(trainer: Trainer, tmp_path:
     assert recorded["entries"][-1]["process_group"]  # what torchfrtrace compares
 
 
+@pytest.mark.root
 def test_under_mpirun(trainer: Trainer, tmp_path: Path, slowness: float) -> None:
-    pytest.importorskip("horovod.torch")
     run = tmp_path / "run"
     (tmp_path / "base.yaml").write_text("{}\n")
     settings = trainer.settings(run, **{"model.name": "slow_models:net", "comm.hang_seconds": HANG * slowness})

@@ -1,6 +1,5 @@
 """A run resumes from another strategy's checkpoint, on another number of processes; anyone can load its weights."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,8 @@ from trainyard.run import checkpoint
 
 pytestmark = pytest.mark.takes(15)
 
-HOROVOD = "horovod" if importlib.util.find_spec("horovod") else "ddp"
+# What a run meets beside DDP, FSDP and a run on one process
+each_other = pytest.mark.parametrize("other", ["ddp", pytest.param("horovod", marks=pytest.mark.root)])
 # The length must not show in the learning rate: each leg of the journey is a longer run than the one before.
 SAME = {
     "epochs": None, "schedule.name": "constant", "schedule.warmup_epochs": 0, "validate.every_epochs": 0,
@@ -32,9 +32,10 @@ def losses(run: Path) -> list[float]:
     return [event["loss"] for event in found]
 
 
-def test_a_run_resumes_with_any_strategy_and_back(fleet: Fleet, tmp_path: Path) -> None:
+@each_other
+def test_a_run_resumes_with_any_strategy_and_back(fleet: Fleet, tmp_path: Path, other: str) -> None:
     undisturbed, travelling = tmp_path / "undisturbed", tmp_path / "travelling"
-    legs = [(HOROVOD, 2), ("ddp", 3), ("fsdp", 2), ("single", 1), ("fsdp", 3), (HOROVOD, 2)]
+    legs = [(other, 2), ("ddp", 3), ("fsdp", 2), ("single", 1), ("fsdp", 3), (other, 2)]
     go_on(fleet, undisturbed, "single", 1, 6 * len(legs))
     for leg, (kind, world) in enumerate(legs, 1):
         go_on(fleet, travelling, kind, world, 6 * leg)
@@ -60,13 +61,17 @@ def test_moments_travel_too(fleet: Fleet, tmp_path: Path, optimizer: dict[str, o
     assert losses(travelling) == pytest.approx(losses(undisturbed), rel=0, abs=1e-12)
 
 
+def legs_with(other: str) -> list[tuple[str, int, bool]]:
+    return [("fsdp", 2, True), ("ddp", 2, True), ("ddp", 2, False), (other, 2, True), (other, 2, True)]
+
+
 @pytest.mark.parametrize(
     "legs",
     [
-        [("single", 1, False), ("single", 1, True), ("single", 1, False)],
-        [("fsdp", 2, True), ("ddp", 2, True), ("ddp", 2, False), (HOROVOD, 2, True), (HOROVOD, 2, True)],
+        pytest.param([("single", 1, False), ("single", 1, True), ("single", 1, False)], id="alone"),
+        pytest.param(legs_with("ddp"), id="together"),
+        pytest.param(legs_with("horovod"), id="together, with Horovod", marks=pytest.mark.root),
     ],
-    ids=["alone", "together"],
 )
 def test_moments_keep_their_places_in_another_memory_format(
     fleet: Fleet, tmp_path: Path, legs: list[tuple[str, int, bool]]
@@ -79,7 +84,8 @@ def test_moments_keep_their_places_in_another_memory_format(
     assert losses(travelling) == pytest.approx(losses(undisturbed), rel=0, abs=1e-12)
 
 
-def test_plain_torchvision_loads_what_any_strategy_saves(fleet: Fleet, tmp_path: Path) -> None:
+@each_other
+def test_plain_torchvision_loads_what_any_strategy_saves(fleet: Fleet, tmp_path: Path, other: str) -> None:
     import torchvision
 
     over = {
@@ -88,7 +94,7 @@ def test_plain_torchvision_loads_what_any_strategy_saves(fleet: Fleet, tmp_path:
         "model.channels_last": True,
     }  # fmt: skip
     run = tmp_path / "run"
-    for steps, (kind, world) in enumerate([(HOROVOD, 1), ("fsdp", 2)], 1):
+    for steps, (kind, world) in enumerate([(other, 1), ("fsdp", 2)], 1):
         go_on(fleet, run, kind, world, steps, **over)
         torchvision.models.resnet50().load_state_dict(newest(run))
     published = weights(run)

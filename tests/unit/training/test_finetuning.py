@@ -1,8 +1,9 @@
 """Runs with frozen parts and rates by layer: frozen values stay to the bit, on any strategy, and resumes are exact."""
 
-import importlib.util
+import functools
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from conftest import events
 from forked import Fleet
 from published import weights
 
-HOROVOD = importlib.util.find_spec("horovod") is not None
-WAYS = [("ddp", 1), ("ddp", 2), ("fsdp", 2), *([("horovod", 2)] if HOROVOD else [])]
+WAYS = [("ddp", 1), ("ddp", 2), ("fsdp", 2), pytest.param("horovod", 2, marks=pytest.mark.root)]
+each_way = pytest.mark.parametrize(("kind", "world"), WAYS)
 STEPS = 11
 FROZEN = ("body.0.", "body.1.")
 OVER: dict[str, Any] = {
@@ -29,47 +30,52 @@ def trained(fleet: Fleet, run: Path, kind: str, world: int, **over: Any) -> Path
     return fleet.train(run, world, module, **{**OVER, "strategy": kind if world > 1 else "auto", **over})
 
 
+Run = Callable[[str, int], Path]  # with a strategy, on so many processes
+
+
 @pytest.fixture(scope="module")
-def runs(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
+def run(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Whole runs, each of which is made once."""
     folder = tmp_path_factory.mktemp("finetuning")
-    return {(kind, world): trained(fleet, folder / f"{kind}-{world}", kind, world) for kind, world in WAYS}
+    return functools.cache(lambda kind, world: trained(fleet, folder / f"{kind}-{world}", kind, world))
 
 
-def test_losses_agree_and_fall(runs: dict[tuple[str, int], Path]) -> None:
-    losses = {way: [event["loss"] for event in events(run, "train")] for way, run in runs.items()}
-    alone = losses["ddp", 1]
+@pytest.fixture(scope="module")
+def start(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The start of the same model, as a run whose learning rate is next to nothing keeps it."""
+    folder = tmp_path_factory.mktemp("start")
+    return weights(trained(fleet, folder / "run", "ddp", 1, **{"model.freeze": ["backbone"], "max_steps": 1}))
+
+
+@each_way
+def test_losses_agree_and_fall(run: Run, kind: str, world: int) -> None:
+    alone, found = ([event["loss"] for event in events(one, "train")] for one in (run("ddp", 1), run(kind, world)))
     assert len(alone) == STEPS
     assert sum(alone[-3:]) < sum(alone[:3])
-    for way, found in losses.items():
-        assert found == pytest.approx(alone, rel=0, abs=1e-12), way
+    assert found == pytest.approx(alone, rel=0, abs=1e-12)
 
 
+@each_way
 def test_frozen_values_and_statistics_stay_to_the_bit(
-    runs: dict[tuple[str, int], Path], fleet: Fleet, tmp_path: Path
+    run: Run, start: dict[str, torch.Tensor], kind: str, world: int
 ) -> None:
-    """Against the start of the same model, as a run whose learning rate is next to nothing keeps it."""
-    start = weights(trained(fleet, tmp_path / "start", "ddp", 1, **{"model.freeze": ["backbone"], "max_steps": 1}))
-    for way, run in runs.items():
-        found = weights(run)
-        for name, value in start.items():
-            same = torch.equal(found[name], value)
-            assert same == name.startswith(FROZEN), (way, name)
+    found = weights(run(kind, world))
+    for name, value in start.items():
+        assert torch.equal(found[name], value) == name.startswith(FROZEN), name
 
 
-@pytest.mark.parametrize(("kind", "world"), WAYS)
-def test_a_resumed_run_ends_with_the_same_bits(
-    runs: dict[tuple[str, int], Path], fleet: Fleet, tmp_path: Path, kind: str, world: int
-) -> None:
+@each_way
+def test_a_resumed_run_ends_with_the_same_bits(run: Run, fleet: Fleet, tmp_path: Path, kind: str, world: int) -> None:
     """From the checkpoint of step 5: its schedule is that of the whole run, so only the later part is done again."""
-    whole = runs[kind, world]
+    whole = run(kind, world)
     over = {"resume": str(whole / "checkpoints" / "step-00000005")}
     again = trained(fleet, tmp_path / "again", kind, world, **over)
     assert next(event["step"] for event in events(again, "train")) == 6
     assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(again).items())
 
 
-def test_another_freeze_is_not_the_same_run(runs: dict[tuple[str, int], Path], fleet: Fleet, tmp_path: Path) -> None:
-    over = {"resume": str(runs["ddp", 1] / "checkpoints" / "step-00000005"), "model.freeze": "backbone"}
+def test_another_freeze_is_not_the_same_run(run: Run, fleet: Fleet, tmp_path: Path) -> None:
+    over = {"resume": str(run("ddp", 1) / "checkpoints" / "step-00000005"), "model.freeze": "backbone"}
     codes, output = fleet.wait(fleet.start(tmp_path / "other", 1, **{**OVER, **over}))
     assert codes == [2]
     assert "model.freeze = ['backbone'], but" in output
