@@ -169,6 +169,7 @@ def test_files_say_by_marks_how_long_they_take_and_whether_they_can_run_here() -
     assert costs.seconds("tests/test_site.py", known, slowness=3.0) == 3 * 40
     assert costs.marks((ROOT / "tests/e2e/test_kueue.py").read_text()).elsewhere == "e2e"
     assert costs.marks((ROOT / "tests/images/test_images.py").read_text()).elsewhere == "images"
+    assert costs.marks((ROOT / "tests/unit/storage/test_hung_mount.py").read_text()).elsewhere == "root"
 
 
 def test_yamllint_sees_the_yaml_files_of_a_change_alone() -> None:

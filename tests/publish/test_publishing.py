@@ -16,7 +16,7 @@ from tests.fakes.registry import PASSWORD, USER, Registry
 
 from .conftest import commit, publish
 
-pytestmark = pytest.mark.takes(90)
+pytestmark = [pytest.mark.root, pytest.mark.takes(90)]
 VALUES = {
     "global": {"training": {"nodes": 2, "processesPerNode": 2, "recipe": "demo"}},
     "dataset": {"source": {"url": "https://data.example.com/pictures.zip"}},

@@ -129,6 +129,7 @@ def test_the_packed_chart_renders_as_helms_own_package(
     assert DIGESTS["trainyard-pytorch"] in texts[0]
 
 
+@pytest.mark.root
 def test_images_are_compressed_to_the_same_digests(images: Path, tmp_path: Path):
     wanted = {name: name for name in DIGESTS}
     staged = [publishing.stage_images(images, wanted, tmp_path / name) for name in ("one", "other")]
