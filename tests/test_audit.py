@@ -115,7 +115,7 @@ def test_lock_files_name_every_package_of_the_project() -> None:
     assert {"stdlib", "helm.sh/helm/v3", "github.com/external-secrets/external-secrets"} <= go
     assert "github.com/helm-unittest/yaml-jsonpath" in go  # in place of another
     assert "github.com/vmware-labs/yaml-jsonpath" not in go
-    assert "trainyard" not in {name for _, name, _ in found}
+    assert "trainyard-kubernetes" not in {name for _, name, _ in found}
     for ecosystem, name, version in found:
         assert osv.KEYS[ecosystem](version), name
 

@@ -7,7 +7,14 @@ failed first, and gives processes time to save when it is stopped.
 """
 
 from trainyard.core.exits import guarded
-from trainyard.training import command
+
+
+def main() -> int:
+    """Train."""
+    from trainyard.training import command  # imported late: a package with another project's files is refused before
+
+    return command.main("python -m trainers.ddp", "ddp", __doc__.splitlines()[0])
+
 
 if __name__ == "__main__":
-    guarded(lambda: command.main("python -m trainers.ddp", "ddp", __doc__.splitlines()[0]))
+    guarded(main)

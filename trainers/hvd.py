@@ -5,7 +5,14 @@ horovodrun -np 2 python -m trainers.hvd --recipe demo --set run.dir=build/train-
 """
 
 from trainyard.core.exits import guarded
-from trainyard.training import command
+
+
+def main() -> int:
+    """Train."""
+    from trainyard.training import command  # imported late: a package with another project's files is refused before
+
+    return command.main("python -m trainers.hvd", "horovod", __doc__.splitlines()[0])
+
 
 if __name__ == "__main__":
-    guarded(lambda: command.main("python -m trainers.hvd", "horovod", __doc__.splitlines()[0]))
+    guarded(main)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from trainyard import __version__
-from trainyard.core import garbage
+from trainyard.core import distribution, garbage
 from trainyard.core.exits import UserError, guarded
 from trainyard.core.variables import check_numbers
 
@@ -104,6 +103,8 @@ def run(name: str, rest: list[str]) -> int:
         print(overview())
         return 0
     if name in VERSION:
+        from trainyard import __version__  # imported late: another project's package may have taken its place
+
         print(f"trainyard {__version__}")
         return 0
     command = known().get(name)
@@ -121,7 +122,8 @@ def run(name: str, rest: list[str]) -> int:
         if error.name not in OF_TRAINERS:
             raise
         raise UserError(
-            f"`trainyard {name}` needs the package {error.name}, which is not installed: pip install 'trainyard[train]'"
+            f"`trainyard {name}` needs the package {error.name}, which is not installed; the container images have it. "
+            f"Elsewhere: {distribution.install('train')}"
         ) from error
 
 

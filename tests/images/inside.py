@@ -36,7 +36,7 @@ def version(name: str) -> str | None:
 
 
 def decoder() -> str | None:
-    if version("trainyard") is None:
+    if version("trainyard-kubernetes") is None:
         return None
     from trainyard.data import decode
 
@@ -51,7 +51,7 @@ def facts() -> None:
         "home": os.environ.get("HOME"),
         "cwd": str(Path.cwd()),
         "torch": [version("torch"), spec.origin if spec else None],
-        "trainyard": version("trainyard"),
+        "trainyard": version("trainyard-kubernetes"),
         "horovod": version("horovod"),
         "numpy": version("numpy"),
         "decoder": decoder(),

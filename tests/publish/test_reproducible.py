@@ -84,6 +84,47 @@ def test_the_wheel_is_a_tool_of_its_own_without_torch(built: list[list[Path]], t
     assert megabytes < 200, "docs/release.md says how much it takes"
 
 
+def another_projects_wheel(folder: Path) -> Path:
+    """Write a wheel of a distribution `trainyard` as an index has one: with a package of the same name."""
+    path, info = folder / "trainyard-0.0.3-py3-none-any.whl", "trainyard-0.0.3.dist-info"
+    files = {"trainyard/__init__.py": "", "trainyard/track.py": "", f"{info}/RECORD": ""}
+    files[f"{info}/METADATA"] = "Metadata-Version: 2.1\nName: trainyard\nVersion: 0.0.3\n"
+    files[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text or "".join(f"{one},,\n" for one in files if name.endswith("RECORD")))
+    return path
+
+
+@pytest.mark.parametrize("ours_last", [False, True])
+def test_mixed_with_another_projects_package_it_refuses_to_start(
+    built: list[list[Path]], tmp_path: Path, ours_last: bool
+):
+    (ours,) = [path for path in built[0] if path.suffix == ".whl"]
+    theirs = another_projects_wheel(tmp_path)
+    uv = subprocess.check_output([checkout.ROOT / "hack/bootstrap", "--uv"], text=True).strip()
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([uv, "venv", "-q", "--python", sys.executable, tmp_path / "venv"], check=True)
+    install = [uv, "pip", "install", "-q", "--python", python, "--no-index", "--no-deps"]
+    starts = (python.with_name("trainyard"), "--version"), (python, "-m", "trainyard"), (python, "-m", "trainers.ddp")
+
+    def start(*words: object) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    for wheel in (theirs, ours) if ours_last else (ours, theirs):
+        subprocess.run([*install, wheel], check=True)
+    for words in starts:
+        done = start(*words)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert "trainyard-0.0.3.dist-info is another distribution called trainyard" in done.stderr
+        assert "-m pip uninstall trainyard trainyard-kubernetes`" in done.stderr
+        assert done.stderr.count("\n") == 1
+    both = ["trainyard", "trainyard-kubernetes"]
+    subprocess.run([uv, "pip", "uninstall", "-q", "--python", python, *both], check=True)
+    subprocess.run([*install, ours], check=True)
+    assert start(*starts[0]).returncode == 0
+
+
 def test_the_sdist_builds_the_wheel(built: list[list[Path]]):
     """It is what the wheel was made from, so it holds the sources of the decoder, and the license."""
     (sdist,) = [path for path in built[0] if path.suffix == ".gz"]

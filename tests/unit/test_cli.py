@@ -79,8 +79,9 @@ def test_without_the_trainers_packages_the_extra_is_named(tmp_path: Path, words:
     done = trainyard(*words, PYTHONPATH=absent(tmp_path, *cli.OF_TRAINERS))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"error: `trainyard {words[0]}` needs the package {package}, which is not installed: "
-        "pip install 'trainyard[train]'\n"
+        f"error: `trainyard {words[0]}` needs the package {package}, which is not installed; the container images "
+        "have it. Elsewhere: `uv tool install '.[train]'` in a clone of the repository, or './FILE.whl[train]' of its "
+        "wheel\n"
     )
 
 

@@ -3,7 +3,9 @@
 import importlib.util
 import sys
 
+from trainyard.core import distribution
+
 if importlib.util.find_spec("kubernetes") is None:
-    remedy = "pip install trainyard, or in a checkout: hack/bootstrap python"
+    remedy = f"hack/bootstrap python in a checkout, else {distribution.install()}"
     print(f"error: {sys.executable} has no package kubernetes, the cluster's client: {remedy}", file=sys.stderr)
     sys.exit(2)

@@ -25,6 +25,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trainyard.core import distribution
+
 LAUNCHER = "TRAINYARD_LAUNCHER"  # process id of the launcher, for the processes that it starts
 SAID = "TRAINYARD_SAID"  # a file of the launcher, in which its processes note the errors that they have printed
 MPI_SESSION = "PMIX_SERVER_TMPDIR"  # a folder of this node's part of an mpirun (OpenMPI), which removes it at its end
@@ -325,12 +327,15 @@ def _show(message: str) -> None:
 def guarded(main: Callable[[], int]) -> NoReturn:
     """Run a program's main function and end the process with the exit code that its outcome asks for.
 
+    A package with another project's files in it is refused first.
     The process leaves through `os._exit` after flushing: a rank whose peers have died may otherwise hang in the
     destructors of communication libraries, and its exit code would never be seen.
     """
     code = 0
     die_with_launcher()
     try:
+        if wrong := distribution.find_stranger():
+            raise UserError(wrong)
         code = int(main())
     except UserError as error:
         code = _report(str(error), Exit.CONFIG)

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     kinds = list(dict.fromkeys(options.to))
     for kind in kinds:
         if lacking := export_formats.packages_missing(kind):
-            raise UserError(f"--to {kind} needs {' and '.join(lacking)}: pip install 'trainyard[export]'")
+            raise UserError(f"--to {kind} needs {' and '.join(lacking)}: pip install {' '.join(lacking)}")
     folder = published_folder(options.model)
     out = options.out or folder
     if out is None:

@@ -99,7 +99,7 @@ def test_a_python_without_the_client_says_what_to_install(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "has no package kubernetes" in done.stderr
-    assert "pip install trainyard" in done.stderr
+    assert "hack/bootstrap python in a checkout, else `uv tool install '.'` in a clone" in done.stderr
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
 

@@ -18,11 +18,11 @@ from trainyard.prepare.sources.base import Source, Traffic
 from trainyard.prepare.sources.retry import PassingError, Patience, Retries
 
 SECRET = "objectstore"
-# Of a scheme its package, what installs it, and keys of a Secret
+# Of a scheme its package, and keys of a Secret
 _STORES = {
-    "s3": ("s3fs", "trainyard[objectstore]", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
-    "gs": ("gcsfs", "trainyard[gcs]", "gcs.json"),
-    "az": ("adlfs", "adlfs", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+    "s3": ("s3fs", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    "gs": ("gcsfs", "gcs.json"),
+    "az": ("adlfs", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
 }
 _LOOK_AGAIN = 30.0
 _LASTING = ("NoCredentials", "PartialCredentials", "CredentialRetrieval", "ParamValidation", "RefreshError",
@@ -103,7 +103,7 @@ class ObjectSource(Source):
         if isinstance(error, FileNotFoundError):
             return UserError(f"{self.label} is not there; check source.url, its region and source.endpoint")
         if isinstance(error, PermissionError) or any(part in kind for part in _LASTING) or code in (400, 401, 403):
-            keys = _STORES[self._scheme][2]
+            keys = _STORES[self._scheme][1]
             return UserError(
                 f"{self.label} was refused ({kind}{f', {code}' if code else ''}): check that the credentials are right,"
                 " not expired, and may read it; they are taken from a Secret with the keys of the environment's "
@@ -121,13 +121,13 @@ def _connect(scheme: str, endpoint: str, anonymous: bool, patience: Patience) ->
             return _s3(endpoint, anonymous, patience)
         return _gcs(endpoint, anonymous) if scheme == "gs" else _azure(endpoint, anonymous)
     except ImportError as error:
-        package, name, _ = _STORES[scheme]
+        package = _STORES[scheme][0]
         raise UserError(
-            f"{scheme}:// needs the package {package}, which is not installed here: install {name}, or use "
-            "an image that has it"
+            f"{scheme}:// needs the package {package}, which is not installed here: "
+            f"`pip install {package}`, or use an image that has it"
         ) from error
     except ValueError as error:
-        keys = _STORES[scheme][2]
+        keys = _STORES[scheme][1]
         raise UserError(
             f"{scheme}://: the credentials are malformed ({type(error).__name__}): check the Secret's keys, "
             f"such as {keys}"

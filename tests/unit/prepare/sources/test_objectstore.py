@@ -1,5 +1,4 @@
 import importlib.util
-import re
 import traceback
 from pathlib import Path
 
@@ -158,13 +157,13 @@ def test_no_wrong_or_expired_credentials_are_named_and_never_shown(store, tmp_pa
         assert secret not in shown
 
 
-@pytest.mark.parametrize(("scheme", "package", "name"), [("gs", "gcsfs", "trainyard[gcs]"), ("az", "adlfs", "adlfs")])
-def test_a_store_without_its_package_names_what_installs_it(scheme, package, name, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("scheme", "package"), [("gs", "gcsfs"), ("az", "adlfs")])
+def test_a_store_without_its_package_names_what_installs_it(scheme, package, tmp_path, monkeypatch):
     source = {"kind": "objectstore", "url": f"{scheme}://pictures/little.zip"}
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "pictures")
     if importlib.util.find_spec(package):
         pytest.skip(f"{package} is installed")
-    said = rf"{scheme}:// needs the package {package}.*: install {re.escape(name)}, or"
+    said = rf"{scheme}:// needs the package {package}.*: `pip install {package}`, or"
     with pytest.raises(UserError, match=said) as caught:
         build(parse({"source": source, "out": str(tmp_path / "little")}))
     assert not isinstance(caught.value, InputError), "waiting brings no package"
