@@ -3,16 +3,11 @@
 A worker notes the processor time of each test, with all processes that it starts and waits for; pods have theirs
 elsewhere. The costs of whole files are kept in build/, for `make quick`, which has to choose, and for the table at the
 end of `make test`. On a busy machine durations tell who else was working; processor time tells what a test costs.
-
-`python -m tests.costs` fails where a file takes more than its share of a whole run: `make test` ends with it, and lint
-judges what the last whole run kept. A file's share varies by machine and by who else is at work, so there is a band:
-what takes more than NEAR is named and passes; what is kept below it may once take a third more than usual.
 """
 
 import fcntl
 import json
 import os
-import sys
 from collections import defaultdict
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -20,18 +15,10 @@ from typing import Any
 
 import pytest
 
-LATE = "the time is over; BUDGET=SECONDS make quick has more"  # why hack/quick/deadline.py skips a test
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "build" / "test-costs.json"
 RING = "TRAINYARD_RING"  # scripts/test names what it runs
-RINGS = {"without a cluster", "on the cluster", "on the cluster, alone"}  # of a whole run
-SHARE, NEAR = 0.04, 0.03  # of all processor seconds: more fails the run; more is named
 SHOWN = 10
-# Files that may take more than SHARE, and why
-LARGE = {
-    "tests/gpu/test_parts.py": "make gpu on a CPU, whole: each part is a program that trains",
-    "tests/unit/training/test_compiled.py": "torch.compile, by a C++ compiler where caches are empty",
-}
 
 
 def used() -> float:
@@ -66,7 +53,7 @@ class Costs:
         self.seconds[name] += report.duration
         self.processor[name] += getattr(report, "processor", 0.0)
         self.tests.add(report.nodeid)
-        if report.failed or (report.skipped and LATE in str(report.longrepr)):
+        if report.failed:
             self.partly.add(name)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -117,39 +104,3 @@ def table(known: Mapping[str, Any]) -> str:
         share = file["processor"] / whole
         rows.append(f"{file['processor']:10.1f} s of a processor, {share:5.1%}, {file['seconds']:6.1f} s  {name}")
     return "\n".join(rows)
-
-
-def above(share: float, files: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Say of each file that takes more than this share of all processor seconds, and is no exception, what it takes."""
-    whole = sum(file["processor"] for file in files.values())
-    return [
-        f"{name} takes {file['processor']:.0f} of {whole:.0f} processor seconds: {file['processor'] / whole:.1%}"
-        for name, file in sorted(files.items())
-        if file["processor"] > share * whole and name not in LARGE
-    ]
-
-
-def verdict(known: Mapping[str, Any], root: Path = ROOT) -> tuple[int, str]:
-    """Judge the files of a whole run that are there still: exit code, and what to say; nothing of less than a whole."""
-    if not known["rings"].keys() >= RINGS:
-        return 0, ""
-    files = {name: cost for name, cost in known["files"].items() if (root / name).exists()}
-    large, near = above(SHARE, files), above(NEAR, files)
-    said = [f"near the {SHARE:.0%} that one file may take: {one}" for one in near if one not in large]
-    said += [
-        f"{one}, more than {SHARE:.0%}. Share or split what it prepares, let runs that only have to go on sleep, take "
-        "fewer steps or a smaller model, then run the file again; or name it with a reason in LARGE of tests/costs.py"
-        for one in large
-    ]
-    return int(bool(large)), "\n".join(said)
-
-
-def main() -> int:
-    """Print what is too large, or nearly; return 1 where something is too large."""
-    code, said = verdict(read())
-    print(said, end="\n" if said else "")
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())
