@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import costs, ran, ranks
+from tests import costs, ranks
 from tests.util import filters
 
 CACHE = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache/trainyard")
@@ -30,9 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # and what tests start would inherit that
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup: what tests start has the default again, as handlers
         signal.signal(signal.SIGHUP, lambda *_: None)  # are not inherited by a new program
-    worker = hasattr(config, "workerinput")
-    config.pluginmanager.register(costs.Costs(worker), "costs")
-    config.pluginmanager.register(ran.Ran(worker), "ran")
+    config.pluginmanager.register(costs.Costs(worker=hasattr(config, "workerinput")), "costs")
 
 
 @pytest.hookimpl(wrapper=True)

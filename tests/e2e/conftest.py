@@ -10,8 +10,7 @@ from unittest import mock
 
 import pytest
 
-from tests import ran
-from tests.e2e import cluster, owners, running, undisturbed
+from tests.e2e import cluster, owners, undisturbed
 from trainyard.cluster import kube
 from trainyard.prepare import sample
 
@@ -37,16 +36,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse a test beside others that must be alone."""
     if item.get_closest_marker("alone") and "PYTEST_XDIST_WORKER" in os.environ:
         pytest.fail("it changes the cluster for all tests: run it without -n, or leave it out with -m 'not alone'")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Note which versions run while a test shows something of them, also one whose fixtures fail."""
-    if call.when == "call" or (call.when == "setup" and call.excinfo):
-        for mark in item.iter_markers("shows"):
-            tried, *programs = mark.args
-            there = ((program, running.version(program)) for program in programs)
-            item.user_properties += [(ran.PROPERTY, (program, version, tried)) for program, version in there if version]
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import ran
 from tests.e2e import moves
 from tests.e2e.gated import Gate
 from tests.e2e.undisturbed import FIRST
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(120)]
-shows_moved = pytest.mark.shows(ran.MOVED, "training-operator", "mpi-operator", "Kubeflow Trainer", "JobSet")
+shows_moved = pytest.mark.shows("takes over a run", "training-operator", "mpi-operator", "Kubeflow Trainer", "JobSet")
 WAY = ("pytorchjob", "trainjob", "mpijob", "trainjob")
 
 

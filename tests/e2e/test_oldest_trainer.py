@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import ran
 from tests.e2e import cluster, exchange
 from tests.e2e.cluster import get, kubectl, log, why
 
@@ -47,19 +46,17 @@ SETTINGS = {
 
 
 @pytest.fixture
-def oldest(request, namespace, trainer_v2) -> Iterator[exchange.Versions]:
+def oldest(namespace, trainer_v2) -> Iterator[exchange.Versions]:
     """That Trainer while the test runs; the release goes before the newest comes back."""
     try:
-        with exchange.trying(request, "trainer", VERSION, ran.DDP):
-            found = exchange.put("trainer", VERSION)
-        yield found
+        yield exchange.put("trainer", VERSION)
     finally:
         cluster.helm("uninstall", RELEASE, "-n", namespace, "--wait", "--ignore-not-found")
         exchange.put("trainer", exchange.NEWEST["trainer"])
 
 
-def test_a_trainjob_trains_on_two_nodes(oldest, namespace, install, record_property):
-    exchange.note(record_property, oldest, ran.DDP)
+@pytest.mark.shows("trains with DDP", "Kubeflow Trainer", "JobSet")
+def test_a_trainjob_trains_on_two_nodes(oldest, namespace, install):
     assert oldest == {"Kubeflow Trainer": "2.1.0", "JobSet": "0.10.1"}
     module = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "fake"}, "data": {"fake.py": MODULE}}
     kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(module))

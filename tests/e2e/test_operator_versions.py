@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import ran
-from tests.e2e import cluster, exchange, moves, running
+from tests.e2e import cluster, exchange, moves
 from tests.e2e.cluster import kubectl, lines, until, why
 from tests.e2e.gated import Gate
 from tests.e2e.undisturbed import FIRST, SMALL, STEPS
@@ -63,20 +62,14 @@ def story(namespace, image, install, tmp_path_factory, request) -> Story:
     found = Story(moves.Moves(namespace, Gate(namespace, image, FIRST)), tmp_path_factory.mktemp("versions"))
     try:
         for operator, version in WAY:
-            if operator in ADD_ONS:
-                add_on = ADD_ONS[operator]
-                with exchange.trying(request, add_on, version, ran.MOVED):
-                    found.ran[f"{operator} {version}"] = exchange.put(add_on, version)
-                    moves.move(found.seen, install, operator, version if operator == "trainjob" else "")
-            else:
-                found.ran[operator] = {"training-operator": running.version("training-operator")}
-                moves.move(found.seen, install, operator)
+            add_on = ADD_ONS.get(operator)
+            found.ran[f"{operator} {version}".strip()] = exchange.put(add_on, version) if add_on else {}
+            moves.move(found.seen, install, operator, version if operator == "trainjob" else "")
         moves.finish(found.seen, found.folder)
         kubectl("delete", "trainjobs", "--all", "-n", namespace)
         for version in reversed(TRAINERS):
-            with exchange.trying(request, "trainer", version, ran.HOROVOD):
-                exchange.put("trainer", version)
-                found.mpi[version] = train_under_mpirun(namespace, install, version)
+            exchange.put("trainer", version)
+            found.mpi[version] = train_under_mpirun(namespace, install, version)
     finally:
         for add_on, version in exchange.NEWEST.items():
             exchange.put(add_on, version)
@@ -93,29 +86,26 @@ def test_each_version_ran_with_what_it_asks_for(story):
     }
 
 
-@pytest.fixture
-def moved(story, record_property) -> Story:
-    """The story, of which a test shows that the run moved onto each version."""
-    for versions in story.ran.values():
-        exchange.note(record_property, versions, ran.MOVED)
-    return story
+shows_moved = pytest.mark.shows("takes over a run", "mpi-operator", "Kubeflow Trainer", "JobSet")
 
 
-def test_a_run_moves_through_all_versions_and_loses_no_step(moved, record_property):
-    assert moved.seen.kinds == [f"{job}s" for job, _ in WAY]
-    moves.lost_nothing(moved.folder, len(WAY) - 1)
-    events = lines(moved.folder / "results" / "metrics.jsonl")
+@shows_moved
+def test_a_run_moves_through_all_versions_and_loses_no_step(story, record_property):
+    assert story.seen.kinds == [f"{job}s" for job, _ in WAY]
+    moves.lost_nothing(story.folder, len(WAY) - 1)
+    events = lines(story.folder / "results" / "metrics.jsonl")
     starts = [0, *(event["step"] for event in events if event["event"] == "resume")]
-    for (leg, versions), first, last in zip(moved.ran.items(), starts, [*starts[1:], STEPS], strict=True):
+    for (leg, versions), first, last in zip(story.ran.items(), starts, [*starts[1:], STEPS], strict=True):
         row = f"{leg:14} {', '.join(f'{name} {one}' for name, one in versions.items()):40} {first + 1} to {last}"
         record_property("table", ("moved while it trained, steps", row))
 
 
-def test_the_weights_are_those_of_a_run_that_stayed(moved, calm):
-    moves.same_weights(moved.folder, calm)
+@shows_moved
+def test_the_weights_are_those_of_a_run_that_stayed(story, calm):
+    moves.same_weights(story.folder, calm)
 
 
+@pytest.mark.shows("trains with Horovod", "Kubeflow Trainer", "JobSet")
 @pytest.mark.parametrize("version", TRAINERS)
-def test_horovod_trains_under_mpirun(story, version, record_property):
-    exchange.note(record_property, story.ran[f"trainjob {version}"], ran.HOROVOD)
+def test_horovod_trains_under_mpirun(story, version):
     assert re.search(r"trainjob/\S+ +Complete", story.mpi[version]), story.mpi[version]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import documents, ran
+from tests import documents
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines
 
@@ -34,8 +34,8 @@ def test_four_ranks_on_two_nodes_train_to_a_real_accuracy(results, job):
     assert found["top1"] >= 83
 
 
-@pytest.mark.shows(ran.DDP, "training-operator")
-@pytest.mark.shows(ran.HOROVOD, "mpi-operator")
+@pytest.mark.shows("trains with DDP", "training-operator")
+@pytest.mark.shows("trains with Horovod", "mpi-operator")
 def test_both_operators_reach_the_same_accuracy(results):
     first, second = (summary(results[job])["top1"] for job in JOBS)
     assert abs(first - second) <= 2
@@ -90,7 +90,7 @@ def test_the_commands_of_the_notes_run(results, namespace):
         assert said.stdout or "events" in command, f"{command} prints nothing"
 
 
-@pytest.mark.shows(ran.DDP, "Kubeflow Trainer", "JobSet")
+@pytest.mark.shows("trains with DDP", "Kubeflow Trainer", "JobSet")
 def test_a_trainjob_takes_the_same_steps(results, namespace, install, trainer_v2, tmp_path):
     install(RELEASE, namespace, "--set", "global.training.operator=trainjob,global.training.config.epochs=1")
     print(cluster.follow(RELEASE, namespace))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import documents, ran
+from tests import documents
 from tests.e2e import cluster
 from tests.e2e.cluster import get, lines, log, until, why
 from tests.e2e.gated import Gate
@@ -96,7 +96,7 @@ def story(namespace, image, install, tmp_path_factory, request) -> Story:
     return Story(folder, before, after, said, finished, run_ranks(namespace))
 
 
-@pytest.mark.shows(ran.HOROVOD, "Kubeflow Trainer", "JobSet")
+@pytest.mark.shows("trains with Horovod", "Kubeflow Trainer", "JobSet")
 def test_horovod_trains_on_two_nodes_without_mpi_operator(story: Story, namespace: str):
     assert not get("mpijobs", namespace)
     assert "horovod on 2 processes" in story.launcher

@@ -1,5 +1,8 @@
 """doctor on objects of the API: a sound cluster has no finding; each way of making it wrong is named, with a remedy."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.unit.cluster import clusters
@@ -19,12 +22,13 @@ from tests.unit.cluster.changes import (
 )
 from tests.unit.cluster.clusters import BOUND, NAMESPACE, VALUES, found, sound, stamp, thing
 from trainyard.cluster import crds, demand, doctor, proposal, trainjobs, trials, versions
-from trainyard.cluster.checks import probes
+from trainyard.cluster.checks import operators, probes
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING
 from trainyard.cluster.checks.volumes import FOLDER, Probe
 from trainyard.cluster.errors import RefusedError
 from trainyard.cluster.survey import ClusterSurvey
 
+ROOT = Path(__file__).parents[3]
 CRD, POLICY = "customresourcedefinitions", "validatingwebhookconfigurations"
 PENDING = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {
     "reason": "ImagePullBackOff", "message": "not found"}}}]}  # fmt: skip
@@ -465,6 +469,24 @@ def test_a_newer_trainer_is_a_warning_since_each_minor_version_has_changed_its_a
     (named,) = clusters.found(with_trainer("2.4.0", "0.12.0"), written_for(""))
     assert (named.level, named.object) == (WARNING, "deployment/trainer")
     assert "is 2.4.0, and was not tested; the nearest version that was is 2.3.0, and each minor version" in named.seen
+
+
+# The Go module of each operator, and its folder in hack/versions/*/
+MODULES = {
+    "training-operator": "github.com/kubeflow/training-operator", "mpi-operator": "github.com/kubeflow/mpi-operator",
+    "trainer": "github.com/kubeflow/trainer/v2", "jobset": "sigs.k8s.io/jobset", "kueue": "sigs.k8s.io/kueue",
+}  # fmt: skip
+
+
+def test_the_versions_that_it_calls_tested_are_those_that_are_built():
+    def built(program, place):
+        return re.search(rf"^\s*{MODULES[program]} v(\S+)", place.read_text(), re.M)[1]
+
+    for program, operator in zip(MODULES, (*operators.FOR["PyTorchJob"], *operators.FOR["MPIJob"],
+                                           *operators.FOR["TrainJob"], operators.KUEUE), strict=True):  # fmt: skip
+        others = [built(program, one) for one in ROOT.glob(f"hack/versions/*/{program}/go.mod")]
+        assert operator.tested == built(program, ROOT / "hack/programs/go.mod"), program
+        assert set(operator.others) == {one.rpartition(".")[0] for one in others}, program
 
 
 def test_a_proposal_names_the_operators_that_run_beside_the_one_it_takes():
