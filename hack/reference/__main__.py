@@ -1,17 +1,21 @@
-"""Write docs/reference: `python -m hack.reference`; with --check, fail where a page is not current."""
+"""Write docs/reference and the remedies of docs/troubleshooting.md: `python -m hack.reference`.
+
+With --check, fail where a page is not current.
+"""
 
 import sys
 from pathlib import Path
 
-from hack.reference import commands, exit_codes, settings, values
+from hack.reference import commands, exit_codes, settings, troubleshooting, values
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
-    "trainer-settings": settings.trainer,
-    "prepare-settings": settings.prepare,
-    "values": values.write,
-    "exit-codes": exit_codes.write,
-    "commands": commands.write,
+    "reference/trainer-settings": settings.trainer,
+    "reference/prepare-settings": settings.prepare,
+    "reference/values": values.write,
+    "reference/exit-codes": exit_codes.write,
+    "reference/commands": commands.write,
+    "troubleshooting": troubleshooting.write,
 }
 
 
@@ -19,7 +23,7 @@ def main(arguments: list[str]) -> int:
     """Write the pages, or compare them with the files."""
     check, stale = "--check" in arguments, []
     for name, make in PAGES.items():
-        path, text = ROOT / "docs" / "reference" / f"{name}.md", make()
+        path, text = ROOT / "docs" / f"{name}.md", make()
         if path.exists() and path.read_text() == text:
             continue
         stale.append(str(path.relative_to(ROOT)))

@@ -72,6 +72,13 @@ def test_templates_use_nothing_that_varies():
         assert not found, f"{path}: {found}"
 
 
+def test_every_named_template_is_defined_once_and_used():
+    text = "".join(re.sub(r"{{-?\s*/\*.*?\*/\s*-?}}", "", path.read_text(), flags=re.S) for path in helm.templates())
+    for name in re.findall(r'{{-? define "([\w.]+)"', text):
+        assert text.count(f'define "{name}"') == 1, name
+        assert text.count(f'"{name}"') > 1, name
+
+
 def test_nothing_is_rendered_when_everything_is_off():
     values = {"dataset": {"enabled": False}, "pytorchjob": {"enabled": False}, "storage": {"enabled": False}}
     claims = {"data": {"existingClaim": "a"}, "results": {"existingClaim": "b"}}
