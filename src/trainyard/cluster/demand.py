@@ -16,7 +16,6 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C library reads ma
 RELEASE = "doctor"  # whose objects are rendered; none of them is created
 IMAGE = "registry.example.com/trainyard"  # stands for an image that nobody has named
 PLACEHOLDER = f"{IMAGE}/trainyard:0.1.0"
-PROGRAMS = {"pytorchjob": "trainyard-pytorch", "mpijob": "trainyard-horovod", "trainjob": "trainyard-pytorch"}
 JOBS = ("PyTorchJob", "MPIJob", "TrainJob")
 SMALL = {  # a run without GPUs, as the demo's
     "recipe": "demo",
@@ -58,8 +57,7 @@ class Demand(NamedTuple):
     assumed: bool  # nobody has named values
     values: dict
     objects: list[dict]
-    rendered: bool  # the objects are the chart's own, not a sketch
-    problem: str = ""  # why nothing was rendered
+    problem: str = ""  # why nothing was rendered: then the cluster alone is examined
     refused: str = ""  # what the chart says of the values, if it refuses them
 
     @property
@@ -173,20 +171,19 @@ def split(image: str) -> tuple[str, str]:
     return registry, tag
 
 
-def render(values: dict, chart: str, namespace: str, version: str) -> tuple[list[dict], str, str]:
-    """Return the chart's objects for values; else why they could not be rendered, or what the chart says of them."""
-    try:
-        helm.program()
-    except KubeError as error:
-        return [], str(error), ""
+def render(values: dict, chart: str, namespace: str, version: str) -> tuple[list[dict], str]:
+    """Return the chart's objects for values, or what the chart says of them where it refuses them.
+
+    Raises KubeError where there is no Helm or no chart.
+    """
     if "://" not in chart and not Path(chart, "Chart.yaml").is_file() and not Path(chart).is_file():
-        return [], f"there is no chart {chart}: name it with --chart", ""
+        raise KubeError(f"there is no chart {chart}: name it with --chart")
     line = [chart, *published.version_options(chart), "-n", namespace, "-f", "-"]
     line += ["--kube-version", version.partition("+")[0].partition("-")[0]] if version else []
     done = helm.template(RELEASE, *line, values=json.dumps(values))
     if done.returncode:
-        return [], "the chart refuses the values", refusal(done.stderr)
-    return list(documents(done.stdout)), "", ""
+        return [], refusal(done.stderr)
+    return list(documents(done.stdout)), ""
 
 
 def documents(text: str) -> Iterator[dict]:
@@ -203,93 +200,6 @@ def refusal(text: str) -> str:
     return " ".join(own) or " ".join(text.split())
 
 
-def sketch(values: dict) -> list[dict]:
-    """Return the jobs and claims that values ask for, as far as they can be known without the chart's templates."""
-    shared = values.get("global") or {}
-    found = [claim(which, at(shared, f"storage.{which}", {})) for which in ("data", "results")]
-    found = [one for one in found if not at(shared, f"storage.{one['metadata']['labels']['which']}.existingClaim")]
-    for kind in operators(values):
-        training = merge(at(shared, "training", {}), at(values, f"{kind}.training", {}))
-        found.append(job(kind, shared, training))
-    return found
-
-
-def operators(values: dict) -> list[str]:
-    """Return which kinds of jobs train, as the chart decides it."""
-    if chosen := at(values, "global.training.operator", ""):
-        return [chosen] if chosen in PROGRAMS else []
-    others = [kind for kind in ("mpijob", "trainjob") if at(values, f"{kind}.enabled") is True]
-    asked = at(values, "pytorchjob.enabled", "")
-    return ["pytorchjob", *others] if asked is True or (asked == "" and not others) else others
-
-
-def claim(which: str, described: dict) -> dict:
-    """Return a claim as values describe it."""
-    spec: dict[str, Any] = {"accessModes": described.get("accessModes") or ["ReadWriteMany"]}
-    if name := described.get("storageClass"):
-        spec["storageClassName"] = "" if name == "-" else name
-    if volume := described.get("volumeName"):
-        spec["volumeName"] = volume
-    size = described.get("size") or {"data": "300Gi", "results": "100Gi"}[which]
-    spec["resources"] = {"requests": {"storage": size}}
-    meta = {"name": f"{RELEASE}-{which}", "labels": {"which": which}}
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
-
-
-def job(kind: str, shared: dict, training: dict) -> dict:
-    """Return the job of a kind, with pods that hold what decides where they may run."""
-    nodes, gpus = int(training.get("nodes") or 1), int(training.get("gpusPerNode") or 0)
-    resources = merge({"requests": {}, "limits": {}}, training.get("resources") or {})
-    each = gpus or int(training.get("processesPerNode") or 1)
-    for name, text in (("cpu", str(each)), ("memory", f"{4 * each}Gi")):
-        if name not in resources["limits"]:
-            resources["requests"].setdefault(name, text)
-    resource = "" if training.get("gpusBy") else training.get("gpuResource", "nvidia.com/gpu")
-    devices = {resource: gpus} if gpus and resource else {}
-    if rdma := at(training, "rdma.resource", ""):
-        devices[rdma] = at(training, "rdma.count", 1)
-    for part in resources.values():
-        part.update(devices)
-    placed = at(shared, "scheduling", {}) | (training.get("scheduling") or {})
-    keys = ("nodeSelector", "affinity", "tolerations", "priorityClassName", "schedulerName")
-    spec: dict[str, Any] = {key: placed[key] for key in keys if placed.get(key)}
-    image = f"{at(shared, 'image.registry', IMAGE)}/{PROGRAMS[kind]}:{at(shared, 'image.tag', '0.1.0')}"
-    spec["containers"] = [{"name": "trainer", "image": image, "resources": resources}]
-    if account := at(shared, "serviceAccountName", ""):
-        spec["serviceAccountName"] = account
-    if runtime := training.get("runtimeClassName"):
-        spec["runtimeClassName"] = runtime
-    if secrets := at(shared, "image.pullSecrets", []):
-        spec["imagePullSecrets"] = [{"name": name} for name in secrets]
-    spec["volumes"] = [
-        {"name": which, "persistentVolumeClaim": {"claimName": name}}
-        for which in ("data", "results")
-        if (name := at(shared, f"storage.{which}.existingClaim"))
-    ]
-    labels = {
-        "kueue.x-k8s.io/queue-name": placed.get("queue"),
-        "kueue.x-k8s.io/priority-class": placed.get("queuePriority"),
-    }
-    meta = {"name": f"{RELEASE}-{kind}", "labels": {key: text for key, text in labels.items() if text}}
-    own = {f"app.kubernetes.io/{key}": text
-           for key, text in (("name", kind), ("instance", RELEASE), ("part-of", "trainyard"))}  # fmt: skip
-    return wrap_pods(kind, meta, nodes, {"metadata": {"labels": own}, "spec": spec})
-
-
-def wrap_pods(kind: str, meta: dict, nodes: int, template: dict) -> dict:
-    """Return a job of these pods, in the shape of its kind."""
-    if kind == "mpijob":
-        parts = {"Worker": {"replicas": nodes, "template": template}}
-        return {"kind": "MPIJob", "metadata": meta, "spec": {"mpiReplicaSpecs": parts}}
-    if kind == "trainjob":
-        spec = {"trainer": {"numNodes": nodes}, "template": template}
-        return {"kind": "TrainJob", "metadata": meta, "spec": spec}
-    parts = {"Master": {"replicas": 1, "template": template}}
-    if nodes > 1:
-        parts["Worker"] = {"replicas": nodes - 1, "template": template}
-    return {"kind": "PyTorchJob", "metadata": meta, "spec": {"pytorchReplicaSpecs": parts}}
-
-
 def groups(thing: dict, objects: list[dict]) -> Iterator[PodGroup]:
     """Yield the pods that an object makes; a TrainJob's are in the runtime that it names, among the objects."""
     kind, spec = thing["kind"], thing.get("spec", {})
@@ -300,12 +210,9 @@ def groups(thing: dict, objects: list[dict]) -> Iterator[PodGroup]:
         nodes = int(at(spec, "trainer.numNodes", 1))
         name = at(spec, "runtimeRef.name")
         runtimes = [one for one in objects if one["kind"] == "TrainingRuntime" and one["metadata"]["name"] == name]
-        templates = [spec["template"]] if "template" in spec else []
         for runtime in runtimes:
-            parts = at(runtime, "spec.template.spec.replicatedJobs", [])
-            templates += [at(part, "template.spec.template", {}) for part in parts]
-        for template in templates:
-            yield PodGroup("trainjob node", thing, nodes, template)
+            for part in at(runtime, "spec.template.spec.replicatedJobs", []):
+                yield PodGroup("trainjob node", thing, nodes, at(part, "template.spec.template", {}))
     elif kind == "Job":
         name = at(thing, "metadata.labels", {}).get("app.kubernetes.io/name", "job")
         yield PodGroup(f"{name} job", thing, int(spec.get("parallelism") or 1), spec["template"])

@@ -1,6 +1,7 @@
 """Look at a cluster before anything is installed: what would stop a run, with the remedy.
 
-Ends with 0 where nothing would stop a run, 1 where something would, 2 where there is no cluster or the words are wrong.
+Ends with 0 where nothing would stop a run, 1 where something would, 2 where there is no
+cluster or no Helm, or the words are wrong.
 """
 
 import argparse
@@ -8,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from trainyard.cluster import parsing, proposal, published, survey, trials
+from trainyard.cluster import helm, parsing, proposal, published, survey, trials
 from trainyard.cluster.checks import (
     api,
     images,
@@ -31,7 +32,6 @@ from trainyard.cluster.demand import (
     merge,
     read_values,
     render,
-    sketch,
     split,
 )
 from trainyard.cluster.errors import KubeError
@@ -93,8 +93,16 @@ def find_job_kind(seen: ClusterSurvey) -> str:
     return "pytorchjob"
 
 
+def describes_run(args: argparse.Namespace) -> bool:
+    """Whether an option says something of a run, which only the chart can turn into objects."""
+    return any((args.files, args.nodes, args.gpus_per_node is not None, args.operator, args.chart, args.values))
+
+
 def ask(args: argparse.Namespace, own: dict, seen: ClusterSurvey) -> Demand:
-    """Return what the run asks: the user's values, or a run of some nodes with the GPUs that nodes have."""
+    """Return what the run asks: the user's values, or a run of some nodes with the GPUs that nodes have.
+
+    Raises KubeError where a run is described and the chart cannot be rendered.
+    """
     chart = published.find_chart(args.chart)
     if own:
         training = {"nodes": args.nodes, "gpusPerNode": args.gpus_per_node, "operator": args.operator}
@@ -114,14 +122,19 @@ def ask(args: argparse.Namespace, own: dict, seen: ClusterSurvey) -> Demand:
             values["trainjob"] = {"version": version}
         with_gpus = f"with {gpus} GPUs each" if gpus else "without GPUs"
         said = f"a run on {count} {'node' if count == 1 else 'nodes'} {with_gpus} ({operator})"
-    objects, problem, refused = render(values, chart, args.namespace, seen.version)
-    explicit = bool(own) or bool(args.operator)
-    return Demand(said, not explicit, values, objects or sketch(values), bool(objects), problem, refused)
+    assumed = not own and not args.operator
+    try:
+        objects, refused = render(values, chart, args.namespace, seen.version)
+    except KubeError as error:
+        if describes_run(args):
+            raise
+        return Demand(said, assumed, values, [], problem=str(error))
+    return Demand(said, assumed, values, objects, refused=refused)
 
 
 def look(args: argparse.Namespace, seen: ClusterSurvey, demand: Demand) -> tuple[list[trials.Answer], probes.Shown]:
     """Try the run's objects, and probe storage, images and names; return what was answered and shown."""
-    answers = trials.run(demand, seen.namespace) if takes_objects(seen) and demand.rendered else []
+    answers = trials.run(demand, seen.namespace) if takes_objects(seen) else []
     if args.no_probe:
         return answers, probes.NOTHING._replace(why="nothing is created with --no-probe")
     where = seen.namespace if takes_objects(seen) else "default"
@@ -181,6 +194,8 @@ def verdict(checks: list[Check], demand: Demand) -> str:
     told = ", ".join(f"{number} {level}{'s' * (number > 1)}" for level, number in count.items() if number)
     if count[ERROR]:
         return f"{told}: {demand.said} would be stopped"
+    if demand.problem:
+        return f"{told or 'nothing found'} on the cluster; no run was examined: {demand.problem}"
     return f"{told or 'nothing found'}: nothing would stop {demand.said}"
 
 
@@ -189,13 +204,15 @@ def as_json(checks: list[Check], demand: Demand, seen: ClusterSurvey) -> str:
     findings = [{"check": each.title, **one._asdict()} for each in checks for one in each.wrong]
     told = [{"check": one.title, "sound": one.sound, "unproven": list(one.unproven)} for one in checks]
     return json.dumps({"namespace": seen.namespace, "kubernetes": seen.version, "asked": demand.said,
-                       "rendered": demand.rendered, "findings": findings, "checks": told}, indent=1)  # fmt: skip
+                       "rendered": bool(demand.objects), "findings": findings, "checks": told}, indent=1)  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Print what is wrong; end 1 when something would stop a run, 2 when the cluster cannot be read."""
     args = parser().parse_args(arguments)
     try:
+        if describes_run(args):
+            helm.program()
         own = read_values(args.files)
         seen = survey.read(args.namespace)
         demand = ask(args, own, seen)

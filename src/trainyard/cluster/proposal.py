@@ -36,7 +36,7 @@ class ValuesLine(NamedTuple):
 def given(demand: Demand) -> Iterator[ValuesLine]:
     """Yield what only the user knows: from the user's values, else as an example to be replaced."""
     own = {} if demand.assumed and demand.placeholder else demand.values
-    named = demand.rendered and at(demand.values, "global.image") is None  # by a published chart, which has its own
+    named = demand.objects and at(demand.values, "global.image") is None  # by a published chart, which has its own
     for path, example in EXAMPLE.items():
         found = at(own, path)
         if named and path.startswith("global.image"):

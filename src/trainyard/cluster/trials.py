@@ -144,8 +144,10 @@ def examine(
     title = "admission"
     if demand.refused:
         bad = Diagnosis(ERROR, "values", f"the chart refuses them: {demand.refused}", "correct the key that it names")
-        return check(title, wrong=[bad], unproven=["server-side dry run: there are no objects"])
-    if not demand.rendered:
+        return check(
+            title, wrong=[bad], unproven=["room, storage and a server-side dry run: there are no objects of the run"]
+        )
+    if demand.problem:
         return check(title, unproven=[f"server-side dry run of the run's objects: {demand.problem}"])
     if not takes or not answers:
         return check(title, unproven=[f"server-side dry run: namespace {survey.namespace} does not take objects"])

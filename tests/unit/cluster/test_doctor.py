@@ -21,7 +21,7 @@ from tests.unit.cluster.changes import (
     values,
 )
 from tests.unit.cluster.clusters import BOUND, NAMESPACE, VALUES, found, sound, stamp, thing
-from trainyard.cluster import crds, demand, doctor, proposal, trainjobs, trials, versions
+from trainyard.cluster import crds, doctor, proposal, trainjobs, trials, versions
 from trainyard.cluster.checks import operators, probes
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING
 from trainyard.cluster.checks.volumes import FOLDER, Probe
@@ -709,12 +709,3 @@ def test_a_webhook_without_dry_run_proves_nothing():
     checks = doctor.diagnose(sound(), clusters.asking(VALUES), [trials.Answer("all", text, 400)], BOUND)
     assert [one for each in checks for one in each.wrong] == []
     assert any("does not support dry run" in text for each in checks for text in each.unproven)
-
-
-def test_gpus_that_come_without_a_device_plugin_are_asked_of_no_node():
-    for said in ({"gpusBy": "claims"}, {"gpusBy": "annotations"}, {"gpuResource": ""}):
-        values = {"global": {"training": {"nodes": 2, "gpusPerNode": 3} | said}}
-        (job,) = [one for one in demand.sketch(values) if one["kind"] == "PyTorchJob"]
-        (pod,) = {str(role["template"]["spec"]) for role in job["spec"]["pytorchReplicaSpecs"].values()}
-        assert "'nvidia.com/gpu'" not in pod
-        assert "'': 3" not in pod

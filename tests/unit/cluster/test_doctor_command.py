@@ -16,10 +16,11 @@ from tests import patience, ports
 from tests.charts import helm
 from tests.fakes import objects
 from tests.fakes.objects import Objects
-from tests.unit.cluster.clusters import NAMESPACE, ROOT, VALUES, sound, stamp
+from tests.unit.cluster.clusters import NAMESPACE, ROOT, VALUES, asking, sound, stamp
 from trainyard.cluster import connection, doctor, kube, proposal, published, survey
+from trainyard.cluster import helm as helm_program
 from trainyard.cluster.checks import probe_objects, probes
-from trainyard.cluster.demand import Demand, assume, sketch
+from trainyard.cluster.demand import Demand, assume
 
 API = {
     "events": ("v1", "Event"),
@@ -191,16 +192,55 @@ def test_a_run_without_values_asks_for_what_the_cluster_has(cluster, run):
     assert "a run on 3 nodes without GPUs" in run("--no-probe", "--nodes", "3", "--gpus-per-node", "0", values=False)[1]
 
 
-def test_without_helm_the_checks_that_need_it_are_named(cluster, run, monkeypatch, tmp_path):
-    chart = str(connection.ROOT / "charts" / "trainyard")
+@pytest.fixture
+def without_helm(monkeypatch, tmp_path):
+    """Neither the pinned Helm nor one on PATH is there."""
     monkeypatch.setattr(connection, "ROOT", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, said = run("--no-probe", "--chart", chart)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-f", "run.yaml"],
+        ["--nodes", "2"],
+        ["--gpus-per-node", "0"],
+        ["--operator", "mpijob"],
+        ["--values", "made.yaml"],
+    ],
+)
+def test_without_helm_a_run_is_not_examined_and_the_remedy_comes_at_once(cluster, run, without_helm, words):
+    asked: list[str] = []
+    cluster.seen = asked.append
+    code, said = run(*words, values=False)
+    assert (code, said) == (2, f"doctor: helm is not on PATH: {helm_program.REMEDY}\n")
+    assert (asked, cluster.created) == ([], [])
+
+
+def test_without_helm_the_cluster_alone_is_examined_and_nothing_is_said_of_a_run(cluster, run, without_helm):
+    code, said = run("--no-probe", values=False)
     assert code == 0, said
-    assert "unproven admission    server-side dry run of the run's objects: helm is not on PATH" in said
+    assert "3 of 3 nodes take pods, 16 nvidia.com/gpu on 2 nodes\n" in said
+    missing = f"helm is not on PATH: {helm_program.REMEDY}"
+    assert f"unproven admission    server-side dry run of the run's objects: {missing}" in said
+    assert said.endswith(f"\nnothing found on the cluster; no run was examined: {missing}\n")
+    assert "nothing would stop" not in said
     assert cluster.tried == []
+    assert json.loads(run("--no-probe", "--json", values=False)[1])["rendered"] is False
+    cluster.objects["deployments"][0]["spec"]["replicas"] = 0
+    assert run("--no-probe", values=False)[0] == 1
+
+
+def test_values_that_the_chart_refuses_are_judged_by_no_objects_but_its_own(cluster, run, tmp_path):
+    file = tmp_path / "refused.yaml"
+    file.write_text(yaml.safe_dump(VALUES | {"dataset": {"sauce": {}}}))
     cluster.objects["nodes"].pop()
-    assert "room for 1 of 2" in run("--no-probe", "--chart", chart)[1]
+    code, said = run("--no-probe", "-f", str(file))
+    assert code == 1
+    assert "error    admission    values: the chart refuses them: dataset.sauce is not a key" in said
+    assert "unproven admission    room, storage and a server-side dry run: there are no objects of the run" in said
+    assert "room for" not in said
+    assert said.splitlines()[-1].startswith("1 error: the run of ")
 
 
 def test_a_namespace_that_is_not_there_is_said_and_default_is_probed(cluster, run):
@@ -358,7 +398,7 @@ def test_the_values_file_of_a_cluster_without_gpus_is_for_one_node_and_its_stora
 
 def test_the_chart_is_the_environments_or_the_published_one_of_this_version(cluster, run, monkeypatch):
     monkeypatch.setenv("TRAINYARD_CHART", "/nowhere")
-    assert "server-side dry run of the run's objects: there is no chart /nowhere" in run("--no-probe")[1]
+    assert run("--no-probe") == (2, "doctor: there is no chart /nowhere: name it with --chart\n")
     published_one = "oci://registry.example.com/team/charts/trainyard"
     monkeypatch.setattr(published, "CHART", published_one)
     assert published.version_options(published_one) == ["--version", published.CHART_VERSION]
@@ -367,9 +407,9 @@ def test_the_chart_is_the_environments_or_the_published_one_of_this_version(clus
 
 def test_a_proposal_says_nothing_of_images_where_the_chart_names_its_own():
     seen = sound()
-    for image, lines in (("", 0), ("registry.example.com/team/trainyard-pytorch:0.1.0", 2)):
-        asked = assume("pytorchjob", 1, 8, "nvidia.com/gpu", image)
-        held = Demand("a run", True, asked, sketch(asked) if image else [], True)
+    named = assume("pytorchjob", 1, 8, "nvidia.com/gpu", "registry.example.com/team/trainyard-pytorch:0.1.0")
+    for asked, lines in ((assume("pytorchjob", 1, 8, "nvidia.com/gpu", ""), 0), (named, 2)):
+        held = Demand("a run", True, asked, asking(named).objects)
         text = proposal.write(seen, held, [])
         assert (text.count("registry:") + text.count("tag:")) == lines, text
 

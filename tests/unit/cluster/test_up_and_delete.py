@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.unit.cluster import things
-from trainyard.cluster import connection, delete, published, up
+from trainyard.cluster import connection, delete, helm, mirror, published, up
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -68,12 +68,18 @@ def test_keys_that_stand_twice_in_other_maps_or_by_an_anchor_are_no_mistake(tmp_
     up.check_values(path)
 
 
-def test_a_missing_helm_is_named_with_the_remedy(tmp_path, values, ended, monkeypatch):
-    monkeypatch.setattr(connection, "ROOT", tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, err = ended(up.main, "run", "-f", str(values), "--chart", str(ROOT / "charts/trainyard"))
-    assert code == 2
-    assert "helm is not on PATH: install Helm" in err
+@pytest.mark.parametrize("command", ["up", "mirror", "delete"])  # doctor: test_doctor_command.py
+def test_a_missing_helm_is_named_with_the_remedy(values, claims, ended, monkeypatch, command):
+    monkeypatch.setattr(connection, "ROOT", values.parent)
+    monkeypatch.setenv("PATH", str(values.parent))
+    chart = ["-f", str(values), "--chart", str(ROOT / "charts/trainyard")]
+    main, words = {
+        "up": (up.main, ["run", "-n", "vision", *chart]),
+        "mirror": (mirror.main, chart),
+        "delete": (delete.main, ["run", "-n", "vision", "--data", "--yes-delete-data"]),
+    }[command]
+    assert ended(main, *words) == (2, "", f"{command}: helm is not on PATH: {helm.REMEDY}\n")
+    assert untouched(claims)
 
 
 @pytest.mark.parametrize("said", [

@@ -326,6 +326,6 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
     wrong += [*node_faults.examine(survey, linux), *steering.examine(demand, survey, linux)]
     wrong += [*check_gpu_models(linux), *check_daemons(survey.of("daemonsets")), *check_fabric(demand, linux)]
     lacking = list(check_room(demand, linux, survey.of("pods"), survey.autoscaler()))
-    asked = "" if lacking else f"room for {demand.said}"
+    asked = f"room for {demand.said}" if demand.objects and not lacking else ""
     unproven = [f"free room: pods: {survey.unseen['pods']}"] if "pods" in survey.unseen else []
     return check("nodes", [summary(linux), asked], [*wrong, *lacking], unproven)
