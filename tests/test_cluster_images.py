@@ -7,6 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 SNAPSHOTS = "io.containerd.snapshotter.v1.overlayfs"
 USE = "PART=test; . hack/cluster/settings.sh; . hack/cluster/steps.sh; "
@@ -48,6 +50,7 @@ def test_the_newest_folders_stay_and_those_that_a_cluster_uses(tmp_path: Path) -
     assert [link.readlink() for link in (tmp_path / "cache/unpacked/3/used-by").iterdir()] == [tmp_path / "state/run"]
 
 
+@pytest.mark.root
 def test_a_node_reads_files_where_they_were_unpacked_and_writes_to_lists_of_its_own(tmp_path: Path) -> None:
     folder = unpacked(tmp_path, "images", 1)
     (tmp_path / "state/run").mkdir(parents=True)
