@@ -1,1 +1,0 @@
-"""What a change touches, checked in two minutes: `python -m hack.quick` (make quick)."""
