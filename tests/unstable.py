@@ -1,4 +1,4 @@
-"""Run each test that failed once more, alone, in a fresh process: one that passes then is *unstable*, and the run is green.
+"""Run each test that failed once more, alone: one that passes then is *unstable*, and the run is green.
 
 More than LIMIT unstable tests in a run, or a test that fails twice, fail the run. build/unstable.json has what was
 unstable since scripts/test began, with the whole message and the machine's load at the time. `-p tests.unstable` asks
