@@ -89,7 +89,7 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     # until then pods are refused
     cluster.until("its service account is there", lambda: cluster.get("serviceaccounts", name))
     yield name
-    cluster.answered(lambda: (kube.delete("namespaces", "", name),))
+    owners.delete("namespaces", name)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests import ports
-from tests.e2e import cluster
+from tests.e2e import cluster, owners
 from tests.e2e.cluster import kubectl
 from tests.e2e.owners import LABELS
 
@@ -90,7 +90,7 @@ def full_volume(namespace: str) -> Iterator[str]:
         apply(namespace, volume, claim("full", storageClassName="", volumeName=name))
         yield "full"
     finally:
-        kubectl("delete", "pv", name, "--wait=false", check=False)
+        owners.delete("persistentvolumes", name)
         # a pod may still use it; the file system then goes with the pod
         cluster.run(*node, f"umount -l {place}; rmdir {place}")
 
@@ -137,5 +137,5 @@ def one_node_class() -> Iterator[str]:
         apply(home[1], *things)
         yield name
     finally:
-        kubectl("delete", "storageclass", name, "--ignore-not-found")
-        kubectl("delete", "deployment,configmap", name, *home, "--ignore-not-found")
+        for kind, place in (("storageclasses", None), ("deployments", home[1]), ("configmaps", home[1])):
+            owners.delete(kind, name, place)

@@ -61,8 +61,32 @@ def delete_leftovers() -> None:
         found = cluster.answered(partial(kube.items, kind, None, f"{MARK}=e2e", accept=kube.METADATA))
         for meta in (one["metadata"] for one in found):
             if ended(meta["labels"].get(OWNER, "")):
-                home = ("-n", meta["namespace"]) if "namespace" in meta else ()
-                cluster.kubectl("delete", kind, meta["name"], *home, "--wait=false", "--ignore-not-found")
+                remove(kind, {"metadata": meta}, {MARK: "e2e"})
+
+
+def delete(kind: str, name: str, namespace: str | None = None) -> None:
+    """Delete what this process has made outside of its namespaces; another's of that name stays."""
+    found = cluster.answered(partial(kube.items, kind, namespace, kube.selector(LABELS), f"metadata.name={name}"))
+    for one in found:
+        remove(kind, one, LABELS)
+
+
+def require_absent(kind: str, name: str) -> None:
+    """Fail where an object of a fixed name, that a page's commands make, is there: it is somebody's."""
+    found = cluster.answered(partial(kube.items, kind, None, "", f"metadata.name={name}"))
+    assert not found, f"{kind}/{name} is there already: kubectl delete {kind} {name}, if nobody needs it"
+
+
+def adopt(kind: str, name: str, namespace: str = "") -> None:
+    """Label what a page's commands have made for a test as its own; it may not be there."""
+    home = ("-n", namespace) if namespace else ()
+    cluster.kubectl("label", kind, name, *home, *(f"{key}={value}" for key, value in LABELS.items()), check=False)
+
+
+def remove(kind: str, thing: dict, labels: dict[str, str]) -> None:
+    """Delete an object that was seen with these labels, by its uid; it may be gone already."""
+    home = thing["metadata"].get("namespace", "")
+    cluster.answered(lambda: (kube.delete(kind, home, thing, labels),))
 
 
 def share(alone: bool, mend: Callable[[], None], say: Callable[[str], None]) -> TextIO | None:

@@ -48,9 +48,8 @@ def queues(namespace: str, *further: dict) -> Iterator[str]:
         yield suffix
     finally:
         for one in reversed(objects):
-            home = ("-n", namespace) if one["kind"] == "LocalQueue" else ()
-            name = one["metadata"]["name"]
-            kubectl("delete", one["kind"], name, *home, "--wait=false", "--ignore-not-found", check=False)
+            home = namespace if one["kind"] == "LocalQueue" else None
+            owners.delete(f"{one['kind'].lower()}.kueue.x-k8s.io", one["metadata"]["name"], home)
 
 
 def another(name: str, namespace: str, cpu: str, **spec: object) -> list[dict]:

@@ -90,8 +90,8 @@ def world(namespace, archive, image, tmp_path_factory) -> Iterator[gitops.World]
         (helm.ROOT / "build" / "argocd.txt").write_text(text)
         print(f"\n{text}")
         made.watch.stop()
-        for kind, name in (("applicationset", place), ("application", made.app("data"))):
-            kubectl("delete", kind, name, "-n", gitops.ARGOCD, "--ignore-not-found", "--wait=false")
+        for kind, name in (("applicationsets", place), ("applications", made.app("data"))):
+            owners.delete(f"{kind}.argoproj.io", name, gitops.ARGOCD)
         names = {release: made.app(release) for release in ENDS}
         for name in filter(gitops.application, names.values()):  # whose sync may be tried again and again
             gitops.abandon(name)

@@ -2,19 +2,23 @@
 
 import contextlib
 import json
+import os
 import secrets
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import yaml
 
 from tests import documents
-from tests.e2e import cluster, misconfigured
+from tests.e2e import cluster, misconfigured, owners
 from tests.e2e.cluster import get, kubectl, until
 from tests.e2e.misconfigured import apply
 from tests.e2e.owners import LABELS
 from trainyard.cluster import doctor, kube
+from trainyard.cluster.checks import prepared_volumes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.takes(60)]
 POLICIES = "admissionregistration.k8s.io/v1"
@@ -28,7 +32,7 @@ def namespace() -> Iterator[str]:
     create_namespace(name)
     until("its service account is there", lambda: get("serviceaccounts", name))
     yield name
-    kubectl("delete", "namespace", name, "--wait=false")
+    owners.delete("namespaces", name)
 
 
 def create_namespace(name: str) -> None:
@@ -226,8 +230,7 @@ def wide(*things: dict) -> Iterator[None]:
         yield
     finally:
         for one in reversed(things):
-            home = ("-n", one["metadata"]["namespace"]) if "namespace" in one["metadata"] else ()
-            kubectl("delete", one["kind"], one["metadata"]["name"], *home, "--ignore-not-found", "--wait=false")
+            owners.delete(one["kind"].lower(), one["metadata"]["name"], one["metadata"].get("namespace"))
 
 
 def whole(kind: str, name: str, api: str, **parts: object) -> dict:
@@ -304,6 +307,104 @@ def test_an_image_that_cannot_be_pulled_is_named(examine, namespace):
     found = examine(*LONG, global__image={"registry": "localhost:1/team", "tag": "0.1.0"})
     names(found, "image localhost:1/team/trainyard-pytorch:0.1.0", "refused", "do not reach the registry")
     until("all probes are gone", lambda: nothing_left(namespace))
+
+
+def stored(name: str, storage_class: str, policy: str, mark: bool) -> tuple[dict, Path]:
+    """Describe a free volume of 100 GiB with a file on it, with the provisioner's mark or without; and its folder."""
+    place = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run" / "volumes" / name
+    place.mkdir(mode=0o777)
+    (place / "train-00000.tar").write_bytes(secrets.token_bytes(4096))
+    spec = {"capacity": {"storage": "100Gi"}, "accessModes": ["ReadWriteMany"], "storageClassName": storage_class,
+            "persistentVolumeReclaimPolicy": policy, "hostPath": {"path": str(place), "type": "Directory"}}  # fmt: skip
+    volume = whole("PersistentVolume", name, "v1", spec=spec)
+    volume["metadata"]["annotations"] = {"pv.kubernetes.io/provisioned-by": PROVISIONER} if mark else {}
+    return volume, place
+
+
+@contextlib.contextmanager
+def prepared(name: str, binding: str) -> Iterator[dict[str, Path]]:
+    """Two classes of the cluster's provisioner with volumes that somebody has prepared; yields their folders."""
+    classes = [whole("StorageClass", f"{name}-{policy.lower()}", "storage.k8s.io/v1", provisioner=PROVISIONER,
+                     reclaimPolicy=policy, volumeBindingMode=binding) for policy in ("Retain", "Delete")]  # fmt: skip
+    made = [stored(f"{name}-{number}", classes[which]["metadata"]["name"], policy, mark)
+            for number, (which, policy, mark) in enumerate(PREPARED)]  # fmt: skip
+    with wide(*classes, *(volume for volume, _ in made)):
+        names = {volume["metadata"]["name"]: place for volume, place in made}
+        until("they are free", lambda: {phase_of(one) for one in names} == {"Available"})
+        yield names
+    for place in names.values():
+        cluster.run("hack/cluster/in-node", "rm", "-rf", place)
+
+
+def volume_of(name: str) -> dict:
+    (found,) = get("persistentvolumes", None, fields=f"metadata.name={name}")
+    return found
+
+
+def phase_of(name: str) -> str:
+    return str(volume_of(name).get("status", {}).get("phase", ""))
+
+
+def state(names: dict[str, Path]) -> list[object]:
+    """Return all that is known of volumes and the files on them."""
+    files = [(path, path.read_bytes(), path.stat().st_uid, path.stat().st_mode, path.stat().st_mtime_ns)
+             for place in names.values() for path in place.iterdir()]  # fmt: skip
+    assert len(files) == len(names)
+    return [*files, *map(volume_of, names)]
+
+
+PROVISIONER = "rancher.io/local-path"
+# The class, by number, policy, and the provisioner's mark: as of a volume whose claimRef was removed, and one by hand
+PREPARED = ((0, "Retain", True), (0, "Retain", False), (1, "Delete", True), (1, "Retain", False))
+ON_FILES = pytest.mark.skipif(not cluster.OWN, reason="it looks at files on the one-node cluster")
+
+
+@ON_FILES
+@pytest.mark.parametrize("binding", ["Immediate", "WaitForFirstConsumer"])
+def test_volumes_that_somebody_has_prepared_and_their_files_are_untouched(namespace, values, tmp_path, capsys, binding):
+    name, file = f"{namespace}-{binding.lower()[:4]}", tmp_path / "run.yaml"
+    with prepared(name, binding) as names:
+        own = {"data": {"storageClass": f"{name}-retain"}, "results": {"storageClass": f"{name}-delete"}}
+        changed = json.loads(json.dumps(values))
+        for which, more in own.items():
+            changed["global"]["storage"][which] |= more
+        file.write_text(yaml.safe_dump(changed))
+        before = state(names)
+        doctor.main(["-n", namespace, "-f", str(file), *LONG])
+        said = capsys.readouterr().out
+        for which, two in (("retain", (0, 1)), ("delete", (2, 3))):
+            about = f"unproven storage      whether {name}-{which} binds ReadWriteMany: Kubernetes would give a claim"
+            (line,) = [line for line in said.splitlines() if line.startswith(about)]
+            assert all(f"{name}-{number} (100Gi)" in line for number in two), line
+        until("all probes are gone", lambda: nothing_left(namespace))
+        assert state(names) == before, "also their versions: nobody has bound or changed one"
+
+
+@ON_FILES
+@pytest.mark.parametrize("binding", ["Immediate", "WaitForFirstConsumer"])
+def test_a_prepared_volume_that_a_probe_took_is_given_back_by_the_remedy(examine, namespace, monkeypatch, binding):
+    """It is as if it had become free right after doctor's last look."""
+    monkeypatch.setattr(prepared_volumes, "forbid", lambda *_: "")
+    name = f"{namespace}-late-{binding.lower()[:4]}"
+    with prepared(name, binding) as names:
+        own = {which: {"size": "1Gi", "storageClass": f"{name}-{last}"}
+               for which, last in (("data", "retain"), ("results", "delete"))}  # fmt: skip
+        before = state(names)
+        found = examine(*LONG, global__storage=own)
+        taken = [one for one in found if one["object"].startswith("persistentvolumeclaim/doctor-")]
+        held = [one for one in names if phase_of(one) == "Bound"]
+        assert (len(taken), len(held)) == (2, 2), found
+        policies = {one: volume_of(one)["spec"]["persistentVolumeReclaimPolicy"] for one in names}
+        assert policies == {f"{name}-{n}": policy for n, (_, policy, _) in enumerate(PREPARED)}, "none was changed"
+        for one in taken:
+            assert any(volume in one["seen"] for volume in held)
+            subprocess.run(["bash", "-euc", one["remedy"]], env=cluster.ENV, check=True)
+        until("they are free again", lambda: {phase_of(one) for one in names} == {"Available"})
+        files = len(names)
+        assert state(names)[:files] == before[:files]
+        now = {one: volume_of(one)["spec"] for one in names}
+        assert now == {one["metadata"]["name"]: one["spec"] for one in before[files:]}
+        until("all probes are gone", lambda: nothing_left(namespace))
 
 
 @contextlib.contextmanager

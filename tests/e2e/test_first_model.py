@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests import checkout, documents, patience
-from tests.e2e import cluster
-from tests.e2e.cluster import get, kubectl, until
+from tests.e2e import cluster, owners
+from tests.e2e.cluster import get, until
 from tests.test_first_model import pretrain, unpack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(2)]
@@ -24,9 +24,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "build").mkdir(exist_ok=True)
     for name in (".venv", "build/bin", "build/kubeconfig"):
         (tmp_path / name).symlink_to(cluster.ROOT / name)
-    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+    owners.require_absent("namespaces", NAMESPACE)
     yield tmp_path
-    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+    owners.adopt("namespaces", NAMESPACE)
+    owners.delete("namespaces", NAMESPACE)
 
 
 def test_two_sent_folders_become_a_fetched_model(folder: Path, image: dict[str, str]) -> None:

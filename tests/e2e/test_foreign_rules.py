@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e import cluster, misconfigured
-from tests.e2e.cluster import get, kubectl, until, why
+from tests.e2e import cluster, misconfigured, owners
+from tests.e2e.cluster import get, until, why
 from tests.e2e.owners import LABELS
 from tests.e2e.saying import says
 
@@ -107,7 +107,8 @@ def project(namespace, archive) -> Iterator[str]:
         yield namespace
     finally:
         for kind in ("validating", "mutating"):
-            kubectl("delete", f"{kind}admissionpolicybinding,{kind}admissionpolicy", name, "--ignore-not-found")
+            for part in ("policybindings", "policies"):
+                owners.delete(f"{kind}admission{part}", name)
 
 
 def openshift(tmp_path: Path, **over: object) -> Path:

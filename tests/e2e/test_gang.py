@@ -88,7 +88,7 @@ def gangs(trainer_v2, tmp_path_factory) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.callback(give_room, None)
         give_room(3)
-        stack.callback(kubectl, "delete", "crd", GROUPS, "--ignore-not-found")
+        stack.callback(owners.delete, "customresourcedefinitions", GROUPS)
         kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(crd))
         kubectl("wait", "--for=condition=Established", f"crd/{GROUPS}", "--timeout=24h")
         log = stack.enter_context((folder / "scheduler.log").open("w"))

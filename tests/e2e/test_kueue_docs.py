@@ -4,9 +4,10 @@ import re
 import subprocess
 
 import pytest
+import yaml
 
 from tests import documents
-from tests.e2e import cluster
+from tests.e2e import cluster, owners
 from tests.e2e.cluster import kubectl
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.soak]
@@ -29,16 +30,18 @@ PRINTS = {
 
 @pytest.fixture
 def clean(kueue):
-    """Remove what an earlier try left, and everything afterwards."""
-
-    def delete() -> None:
-        kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
-        kubectl("delete", "-f", "examples/kueue/cpu/queues.yaml", "--ignore-not-found", check=False)
-
+    """Remove what the page's commands have made; what was there before is somebody's."""
     assert cluster.OWN, "it makes a namespace and a queue of fixed names"
-    delete()
+    queues = yaml.safe_load_all((cluster.ROOT / "examples/kueue/cpu/queues.yaml").read_text())
+    wide = [(f"{one['kind'].lower()}.kueue.x-k8s.io", one["metadata"]["name"])
+            for one in queues if "namespace" not in one["metadata"]]  # fmt: skip
+    made = [*wide, ("namespaces", NAMESPACE)]
+    for kind, name in made:
+        owners.require_absent(kind, name)
     yield
-    delete()
+    for kind, name in reversed(made):
+        owners.adopt(kind, name)
+        owners.delete(kind, name)
 
 
 def trains() -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e import cluster, misconfigured
+from tests.e2e import cluster, misconfigured, owners
 from tests.e2e.cluster import get, kubectl, until
 from tests.e2e.owners import LABELS
 from tests.e2e.saying import says
@@ -102,7 +102,7 @@ def external_secrets(namespace) -> Iterator[None]:
     misconfigured.apply(namespace, kind_of_external_secrets())
     until("the kind is served", lambda: cluster.serves(STORES))
     yield
-    kubectl("delete", "crd", STORES, "--ignore-not-found")
+    owners.delete("customresourcedefinitions", STORES)
 
 
 @pytest.mark.alone

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import cluster
+from tests.e2e import cluster, owners
 from tests.e2e.cluster import get, kubectl, until, why
 from tests.e2e.misconfigured import apply, claim
 from tests.e2e.owners import LABELS
@@ -58,7 +58,7 @@ def exported(place: Path, namespaces: list[str]) -> Iterator[None]:
         yield
     finally:
         for name in names:
-            kubectl("delete", "pv", name, "--wait=false", check=False)
+            owners.delete("persistentvolumes", name)
         cluster.run("hack/cluster/in-node", "rm", "-rf", place)
 
 
@@ -69,7 +69,7 @@ def second() -> Iterator[str]:
     kubectl("create", "namespace", name)
     kubectl("label", "namespace", name, *(f"{key}={value}" for key, value in LABELS.items()))
     yield name
-    kubectl("delete", "namespace", name, "--wait=false")
+    owners.delete("namespaces", name)
 
 
 @pytest.fixture(scope="module")

@@ -121,8 +121,8 @@ def application(published, installed, argocd) -> Iterator[str]:
     for thing in (secret, one):
         kubectl("apply", "-f", "-", stdin=yaml.safe_dump(thing))
     yield name
-    kubectl("delete", "application", name, "-n", gitops.ARGOCD, "--wait=false")
-    kubectl("delete", "secret", name, "-n", gitops.ARGOCD)
+    for kind in ("applications.argoproj.io", "secrets"):
+        owners.delete(kind, name, gitops.ARGOCD)
 
 
 def test_argo_cd_deploys_it_from_the_registry(published, installed, application):

@@ -1,6 +1,7 @@
 """An API server on loopback that holds objects: lists, gets, creates, dry runs, patches and deletes them.
 
-It binds claims of the classes that a test names, and lets pods run: what a cluster would do of itself.
+It binds claims, to a free volume first and else by making one in the classes that a test names, does with a volume what
+its policy says when its claim goes, and lets pods run: what a cluster would do of itself.
 """
 
 import json
@@ -26,10 +27,13 @@ class Objects:
         self.url, self.objects, self.kinds = "", objects, kinds  # kinds: by plural, group/version and kind
         self.created: list[tuple[str, str]] = []  # plural and name
         self.deleted: list[tuple[str, str]] = []
+        self.uids: list[str] = []  # which each deletion named
         self.patched: list[tuple[str, str]] = []
         self.tried: list[dict] = []  # by dry runs
         self.forbidden: set[str] = set()  # plurals
-        self.binds: set[tuple[str, str]] = set()  # class and mode
+        self.binds: set[tuple[str, str]] = set()  # class and mode whose volumes are made
+        self.destroyed: list[str] = []  # volumes that went with their claims, with their files
+        self.version = 1
         self.says = "names=yes"  # the termination message of pods; empty: they never start
         self.admit: Callable[[dict], tuple[int, str] | None] = lambda thing: None
         self.denies: Callable[[dict], object] = lambda spec: False  # told what is asked about a right
@@ -47,16 +51,81 @@ class Objects:
     def live(self, plural: str, thing: dict) -> None:
         """Do with a created object what controllers and kubelets would."""
         if plural == "persistentvolumeclaims":
-            spec = thing["spec"]
-            if (spec.get("storageClassName", ""), spec["accessModes"][0]) in self.binds:
-                spec["volumeName"] = f"pv-{thing['metadata']['name']}"
-                thing["status"] = {"phase": "Bound"}
-            else:
-                thing["status"] = {"phase": "Pending"}
-                self.warn(thing, "ProvisioningFailed", "only supports ReadWriteOnce")
-        elif plural == "pods" and self.says:
-            ended = {"terminated": {"exitCode": 0, "reason": "Completed", "message": self.says}}
-            thing["status"] = {"phase": "Succeeded", "containerStatuses": [{"name": "probe", "state": ended}]}
+            thing["status"] = {"phase": "Pending"}
+            storage_class = self.find_class(thing)
+            if storage_class.get("volumeBindingMode") != "WaitForFirstConsumer":
+                self.bind(thing, storage_class)
+        elif plural == "pods":
+            names = [one.get("persistentVolumeClaim", {}).get("claimName") for one in thing["spec"].get("volumes", [])]
+            for claim in self.objects.get("persistentvolumeclaims", []):
+                if claim["metadata"]["name"] in names and claim["status"] == {"phase": "Pending"}:
+                    self.bind(claim, self.find_class(claim))
+            if self.says:
+                ended = {"terminated": {"exitCode": 0, "reason": "Completed", "message": self.says}}
+                thing["status"] = {"phase": "Succeeded", "containerStatuses": [{"name": "probe", "state": ended}]}
+
+    def find_class(self, claim: dict) -> dict:
+        """Return a claim's class, whose name the claim gets where it names none, as by admission."""
+        known = self.objects.get("storageclasses", [])
+        default = next((one for one in known if "true" in one["metadata"].get("annotations", {}).values()), None)
+        if default:
+            claim["spec"].setdefault("storageClassName", default["metadata"]["name"])
+        wanted = claim["spec"].get("storageClassName", "")
+        return next((one for one in known if one["metadata"]["name"] == wanted), {})
+
+    def bind(self, claim: dict, storage_class: dict) -> None:
+        """Bind a claim as Kubernetes does: to the smallest free volume that fits, else to one that is made for it."""
+        spec, meta = claim["spec"], claim["metadata"]
+        which, modes = spec.get("storageClassName", ""), set(spec["accessModes"])
+        least = quantity(spec["resources"]["requests"]["storage"])
+        volumes = self.objects.setdefault("persistentvolumes", [])
+        free = [one for one in volumes if is_free(one, meta) and class_of(one) == which
+                and modes <= set(one["spec"]["accessModes"]) and quantity(one["spec"]["capacity"]["storage"]) >= least
+                and one["spec"].get("volumeMode", "Filesystem") == spec.get("volumeMode", "Filesystem")]  # fmt: skip
+        if free:
+            found = min(free, key=lambda one: quantity(one["spec"]["capacity"]["storage"]))
+            found["metadata"].setdefault("annotations", {})["pv.kubernetes.io/bound-by-controller"] = "yes"
+        elif (which, spec["accessModes"][0]) in self.binds:
+            found = self.make_volume(claim, storage_class)
+            volumes.append(found)
+        else:
+            return self.warn(claim, "ProvisioningFailed", "only supports ReadWriteOnce")
+        found["spec"]["claimRef"] = {key: meta[key] for key in ("namespace", "name", "uid")}
+        found["status"] = {"phase": "Bound"}
+        spec["volumeName"], claim["status"] = found["metadata"]["name"], {"phase": "Bound"}
+        for one in (found, claim):
+            self.touch(one)
+        return None
+
+    def make_volume(self, claim: dict, storage_class: dict) -> dict:
+        """Return a new volume for a claim, as a provisioner makes it."""
+        spec, by = claim["spec"], {"pv.kubernetes.io/provisioned-by": storage_class.get("provisioner", "none")}
+        name = f"pvc-{claim['metadata']['uid']}"
+        meta = {
+            "name": name,
+            "uid": f"uid-{name}",
+            "annotations": by,
+            "creationTimestamp": datetime.now(UTC).isoformat(),
+        }
+        return {"metadata": meta, "spec": {
+            "storageClassName": spec.get("storageClassName", ""), "accessModes": spec["accessModes"],
+            "capacity": spec["resources"]["requests"],
+            "persistentVolumeReclaimPolicy": storage_class.get("reclaimPolicy", "Delete")}}  # fmt: skip
+
+    def touch(self, thing: dict) -> None:
+        """Give an object that has changed its next version."""
+        self.version += 1
+        thing["metadata"]["resourceVersion"] = str(self.version)
+
+    def reclaim(self, claim: dict) -> None:
+        """Do with the volume of a claim that has gone what its policy says."""
+        for volume in list(self.objects.get("persistentvolumes", [])):
+            if volume["spec"].get("claimRef", {}).get("uid") == claim["metadata"].get("uid"):
+                if volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete":
+                    self.objects["persistentvolumes"].remove(volume)
+                    self.destroyed.append(volume["metadata"]["name"])
+                else:
+                    volume["status"] = {"phase": "Released"}
 
     def warn(self, thing: dict, reason: str, message: str) -> None:
         event = {
@@ -69,6 +138,45 @@ class Objects:
             "message": message,
         }
         self.objects.setdefault("events", []).append(event)
+
+
+def quantity(text: str) -> int:
+    """Return an amount of storage in bytes."""
+    units = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
+    return int(text[:-2]) << units[text[-2:]] if text[-2:] in units else int(text)
+
+
+def class_of(volume: dict) -> str:
+    """Return the class of a volume: by its annotation, else by its spec."""
+    notes = volume["metadata"].get("annotations") or {}
+    return str(notes.get("volume.beta.kubernetes.io/storage-class", volume["spec"].get("storageClassName", "")))
+
+
+def is_free(volume: dict, claim: dict) -> bool:
+    """Whether a volume is bound to no claim, and kept for none but this one."""
+    kept = volume["spec"].get("claimRef")
+    if kept:
+        return "uid" not in kept and (kept["namespace"], kept["name"]) == (claim["namespace"], claim["name"])
+    return bool(volume.get("status", {}).get("phase") == "Available")
+
+
+def merge(held: dict, change: dict) -> None:
+    """Change an object as a merge patch says."""
+    for key, value in change.items():
+        if isinstance(value, dict) and isinstance(held.get(key), dict):
+            merge(held[key], value)
+        elif value is None:
+            held.pop(key, None)
+        else:
+            held[key] = value
+
+
+def clash(held: dict, wanted: dict) -> str:
+    """Return what of an object is other than a request takes for granted: uid or version."""
+    for key in ("uid", "resourceVersion"):
+        if wanted.get(key, held["metadata"].get(key)) != held["metadata"].get(key):
+            return f"Precondition failed: {key} in precondition: {wanted[key]}, in object meta: {held['metadata'].get(key)}"
+    return ""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -182,30 +290,47 @@ class Handler(BaseHTTPRequestHandler):
         if "dryRun=All" in self.path:
             held.tried.append(thing)
         else:
+            held.touch(thing)
             held.live(plural, thing)
             held.objects.setdefault(plural, []).append(thing)
             held.created.append((plural, meta["name"]))
         return self.answer(thing, 201)
 
+    def changeable(self, plural: str, space: str, name: str, wanted: dict) -> dict | None:
+        """Return the object that a request changes; refuse where it is not there, or not as the request has it."""
+        found = [one for one in self.server.held.objects.get(plural, [])
+                 if one["metadata"]["name"] == name and space in ("", one["metadata"].get("namespace", ""))]  # fmt: skip
+        if not found:
+            self.refuse(404, f'{plural} "{name}" not found')
+        elif why := clash(found[0], wanted):
+            self.refuse(409, why)
+        else:
+            return found[0]
+        return None
+
     def do_PATCH(self) -> None:
-        plural, _, name = self.place()
+        plural, space, name = self.place()
         body = self.body()
-        if not self.handled(plural, "patch"):
-            self.server.held.patched.append((plural, name))
-            self.answer(body)
+        if self.handled(plural, "patch") or not (one := self.changeable(plural, space, name, body.get("metadata", {}))):
+            return
+        held = self.server.held
+        merge(one, body)
+        held.touch(one)
+        held.patched.append((plural, name))
+        self.answer(one)
 
     def do_DELETE(self) -> None:
-        plural, _, name = self.place()
-        self.body()
-        if self.handled(plural, "delete"):
-            return None
+        plural, space, name = self.place()
+        wanted = self.body().get("preconditions", {})
+        if self.handled(plural, "delete") or not (one := self.changeable(plural, space, name, wanted)):
+            return
         held = self.server.held
-        found = [one for one in held.objects.get(plural, []) if one["metadata"]["name"] == name]
-        if not found:
-            return self.refuse(404, f'{plural} "{name}" not found')
-        held.objects[plural].remove(found[0])
+        held.objects[plural].remove(one)
         held.deleted.append((plural, name))
-        return self.answer(found[0])
+        held.uids.append(wanted.get("uid", ""))
+        if plural == "persistentvolumeclaims":
+            held.reclaim(one)
+        self.answer(one)
 
 
 @contextmanager

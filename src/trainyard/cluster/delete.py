@@ -5,20 +5,22 @@ trainyard delete RELEASE [-n NAMESPACE] [--data --yes-delete-data]
 
 import argparse
 import json
+from functools import partial
 from typing import Any
 
 from trainyard.cluster import claims, helm, inventory, jobs, kube, parsing
+from trainyard.cluster.errors import KubeError, RefusedError
 from trainyard.cluster.parsing import WrongInputError
 
 KIND = "persistentvolumeclaims"
-LABELS = "app.kubernetes.io/name=storage,app.kubernetes.io/part-of=trainyard"
+LABELS = {"app.kubernetes.io/name": "storage", "app.kubernetes.io/part-of": "trainyard"}
 PATIENCE = 300.0  # seconds that a claim may take to go; pods that use it end first
 NOT_FOUND = "release: not found"  # in Helm's words
 
 
 def own_claims(release: str, namespace: str) -> list[dict]:
     """Return the claims that a release has made; what Helm has not made for it is another's."""
-    found = kube.items(KIND, namespace, f"{inventory.INSTANCE}={release},{LABELS}")
+    found = kube.items(KIND, namespace, kube.selector({inventory.INSTANCE: release} | LABELS))
     return [one for one in found if made_by(one, release, namespace)]
 
 
@@ -73,11 +75,29 @@ def uninstall(release: str, namespace: str, may_be_gone: bool, quiet: bool) -> i
     return 0 if may_be_gone and NOT_FOUND in done.stderr else done.returncode
 
 
-def delete_claims(names: list[str], namespace: str) -> list[str]:
-    """Delete claims and wait until they are gone; return those that are there still."""
-    for name in names:
-        kube.delete(KIND, namespace, name)
-    return [n for n in names if not kube.until(KIND, namespace, n, lambda claim: claim is None, PATIENCE)[0]]
+def delete_claims(own: list[dict], namespace: str) -> list[str]:
+    """Delete claims and wait until they are gone; return those that are there still.
+
+    Raises KubeError, when the others have gone, for one whose name another claim has by now: that one stays.
+    """
+    anew: list[RefusedError] = []
+    for claim in own:
+        try:
+            kube.delete(KIND, namespace, claim, LABELS)
+        except RefusedError as error:
+            if error.status != 409:
+                raise
+            anew.append(error)
+    slow = [name for name, uid in ((one["metadata"]["name"], one["metadata"]["uid"]) for one in own)
+            if not kube.until(KIND, namespace, name, partial(has_gone, uid), PATIENCE)[0]]  # fmt: skip
+    if anew:
+        raise KubeError("; ".join(map(str, anew)))
+    return slow
+
+
+def has_gone(uid: str, claim: dict | None) -> bool:
+    """Whether a claim is not there any more, though another may have its name."""
+    return claim is None or claim["metadata"]["uid"] != uid
 
 
 def delete(args: argparse.Namespace) -> int:
@@ -87,8 +107,7 @@ def delete(args: argparse.Namespace) -> int:
     # With --data, of a release that was uninstalled before, too
     if code := uninstall(args.release, args.namespace, may_be_gone=args.data, quiet=args.json):
         return code
-    names = [one["metadata"]["name"] for one in own]
-    slow = delete_claims(names, args.namespace) if args.data else []
+    slow = delete_claims(own, args.namespace) if args.data else []
     tell(args, own, slow)
     return 1 if slow else 0
 

@@ -151,12 +151,13 @@ def takes_objects(seen: ClusterSurvey) -> bool:
 
 def diagnose(seen: ClusterSurvey, demand: Demand, answers: list[trials.Answer], shown: probes.Shown) -> list[Check]:
     """Return all checks of what was read, answered and shown."""
+    named = named_claims.examine(seen, demand)
     refusals = [*shown.unproven, *(one.unproven for one in shown.claims), shown.why]
     checks = [
         api.examine(seen, refusals),
         operators.examine(seen, demand),
         nodes.examine(seen, demand),
-        volumes.examine(seen, demand, shown.claims, shown.why, named_claims.examine(seen, demand)),
+        volumes.examine(seen, demand, shown.claims, shown.why, [*named, *(one.diagnosis() for one in shown.kept)]),
         images.examine(shown, demand, seen.of("nodes")),
         kueue.examine(seen, demand),
         namespace.examine(seen, demand),
@@ -227,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(printable(f"doctor: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("doctor: interrupted; the probes have been removed", file=sys.stderr)
+        print("doctor: interrupted; the probes have been removed, or are named above", file=sys.stderr)
         return Exit.INTERRUPTED
     print(as_json(checks, demand, seen) if args.json else show(checks, demand))
     return int(any(one.level == ERROR for each in checks for one in each.wrong))

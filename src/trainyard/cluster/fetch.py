@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, cast
 
 from trainyard.cluster import kube, parsing, why
 from trainyard.cluster.claim_source import ClaimSource, add_options, named_by
-from trainyard.cluster.errors import KubeError
+from trainyard.cluster.errors import KubeError, RefusedError
 from trainyard.core.exits import printable
 
 TRIES = 5
@@ -55,6 +56,7 @@ while [ $idle -lt "$0" ]; do
   done
 done"""
 LOOKS, SECONDS = 10, 60
+MARK = {"app.kubernetes.io/managed-by": "trainyard-copy"}
 MOST_SECONDS = 7 * 86400  # the pod's own end where a process of a copy hangs for ever
 
 
@@ -63,7 +65,7 @@ def idle_pod(pod: str, what: ClaimSource, *, writes: bool = False) -> dict:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": pod, "labels": {"sidecar.istio.io/inject": "false"}},
+        "metadata": {"name": pod, "labels": MARK | {"sidecar.istio.io/inject": "false"}},
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
@@ -99,10 +101,28 @@ def ready(pod: dict | None) -> bool:
     return "Ready" in held or status.get("phase") in ("Failed", "Succeeded")
 
 
+@contextlib.contextmanager
+def running(namespace: str, pod: dict) -> Iterator[None]:
+    """Run a pod until the block ends, and delete it, and no other of its name; raises KubeError as `start` does."""
+    made: list[dict] | None = None
+    try:
+        try:
+            made = [kube.create("pods", namespace, pod)]
+        except RefusedError:
+            made = []  # what may have this name is another's
+            raise
+        start(namespace, made[0])
+        yield
+    finally:
+        if made is None:  # without an answer it may be there all the same
+            made = kube.items("pods", namespace, kube.selector(MARK), f"metadata.name={pod['metadata']['name']}")
+        for one in made:
+            kube.delete("pods", namespace, one, MARK)
+
+
 def start(namespace: str, pod: dict) -> None:
-    """Create a pod and wait until it is ready; raises KubeError with what it waits for when that takes too long."""
+    """Wait until a new pod is ready; raises KubeError with what it waits for when that takes too long."""
     name = pod["metadata"]["name"]
-    kube.create("pods", namespace, pod)
     for number, seconds in enumerate(STARTING):
         fits, state = kube.until("pods", namespace, name, ready, seconds)
         if fits and phase(state) == "Running":
@@ -222,13 +242,10 @@ def fetch(namespace: str, what: ClaimSource, path: str, destination: Path, send:
     pod = pod_name(what.claim)
     place = "/".join(part for part in ("/claim", what.folder, path) if part)
     command, environment = kube.exec_command(pod, namespace, "sh", "-c", send, place)
-    try:
-        start(namespace, idle_pod(pod, what))
+    with running(namespace, idle_pod(pod, what)):
         destination.mkdir(parents=True, exist_ok=True)
         if error := copy(command, environment, destination):
             raise KubeError(f"{path} on claim {what.claim}: {error}")
-    finally:
-        kube.delete("pods", namespace, pod)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -193,6 +193,11 @@ def is_left_out(kind: str, error: RefusedError) -> bool:
     return error.status == 403 and kind not in ("pods", "persistentvolumeclaims")
 
 
+def selector(labels: Mapping[str, str]) -> str:
+    """Return the selector for objects with all of these labels."""
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
 def selection(selector: str, fields: str) -> dict[str, str]:
     """Return the query for objects with these labels and fields."""
     return {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
@@ -258,11 +263,28 @@ def create(kind: str, namespace: str, thing: dict) -> dict:
     return read(require_kind(kind).address(namespace), method="POST", body=thing)
 
 
-def delete(kind: str, namespace: str, name: str) -> None:
-    """Delete an object, which may be gone already."""
+def delete(
+    kind: str, namespace: str, seen: dict, labels: Mapping[str, str], *, unchanged: bool = False, at_once: bool = False
+) -> None:
+    """Delete an object that was seen, which may be gone already, and never another of its name.
+
+    `labels` are those by which it is ours; `unchanged`: only as it was seen. Raises KubeError where it does not have
+    them, and RefusedError with status 409 where another has its name by now, or it has changed.
+    """
+    meta = seen["metadata"]
+    held, label = meta.get("labels") or {}, f"{kind}/{meta['name']}"
+    if lacking := [f"{key}={value}" for key, value in labels.items() if held.get(key) != value]:
+        raise KubeError(f"{label} is another's, without the label {lacking[0]}, and was left alone")
+    wanted = {key: meta[key] for key in ("uid", "resourceVersion") if key == "uid" or unchanged}
+    body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": wanted}
+    body |= {"gracePeriodSeconds": 0} if at_once else {}
     try:
-        read(f"{require_kind(kind).address(namespace)}/{name}", method="DELETE")
+        read(f"{require_kind(kind).address(namespace)}/{meta['name']}", method="DELETE", body=body)
     except RefusedError as error:
+        if error.status == 409:
+            raise RefusedError(
+                409, f"{label} was made anew or changed by somebody, and was left alone: {error}"
+            ) from None
         if error.status != 404:
             raise
 

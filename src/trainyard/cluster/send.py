@@ -14,7 +14,7 @@ from typing import IO, cast
 from trainyard.cluster import kube, parsing
 from trainyard.cluster.claim_source import ClaimSource, add_options, named_by
 from trainyard.cluster.errors import KubeError
-from trainyard.cluster.fetch import idle_pod, pod_name, start
+from trainyard.cluster.fetch import idle_pod, pod_name, running
 
 # The last file of the tar: without it a copy was cut off, which tar itself does not notice between two files
 LAST = ".sent-whole"
@@ -42,12 +42,9 @@ def send(namespace: str, what: ClaimSource, given: Path, path: str) -> None:
     pod = pod_name(what.claim, "send")
     place = "/".join(part for part in ("/claim", what.folder, path) if part)
     command, environment = kube.exec_command(pod, namespace, *receiving(given, place, pod), stdin=True)
-    try:
-        start(namespace, idle_pod(pod, what, writes=True))
+    with running(namespace, idle_pod(pod, what, writes=True)):
         if error := pack(given, command, environment):
             raise KubeError(f"{path} on claim {what.claim}: {error}")
-    finally:
-        kube.delete("pods", namespace, pod)
 
 
 def receiving(given: Path, place: str, own: str) -> list[str]:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -15,75 +14,11 @@ import yaml
 from tests import patience, ports
 from tests.charts import helm
 from tests.fakes import objects
-from tests.fakes.objects import Objects
 from tests.unit.cluster.clusters import NAMESPACE, ROOT, VALUES, asking, sound, stamp
-from trainyard.cluster import connection, doctor, kube, proposal, published, survey
+from trainyard.cluster import connection, doctor, proposal, published, survey
 from trainyard.cluster import helm as helm_program
 from trainyard.cluster.checks import probe_objects, probes
 from trainyard.cluster.demand import Demand, assume
-
-API = {
-    "events": ("v1", "Event"),
-    "configmaps": ("v1", "ConfigMap"),
-    "secrets": ("v1", "Secret"),
-    "namespaces": ("v1", "Namespace"),
-}
-NAMES = {
-    "endpointslices": "EndpointSlice",
-    "networkpolicies": "NetworkPolicy",
-    "pytorchjobs": "PyTorchJob",
-    "jobs": "Job",
-}
-KUBEFLOW = {"pytorchjobs": ("kubeflow.org/v1", "PyTorchJob"), "mpijobs": ("kubeflow.org/v2beta1", "MPIJob"),
-        "jobs": ("batch/v1", "Job"),
-            "customresourcedefinitions": ("apiextensions.k8s.io/v1", "CustomResourceDefinition")}  # fmt: skip
-KUEUE = {kind: ("kueue.x-k8s.io/v1beta2", kind) for kind in survey.KUEUE}
-
-
-def kinds() -> dict[str, tuple[str, str]]:
-    """Return the kinds that the server knows: by plural, version and kind."""
-    places = survey.EVERYWHERE | survey.OWN
-    known = {one: (place.path.removeprefix("/apis/").removeprefix("/api/"), one) for one, place in places.items()}
-    return known | API | KUBEFLOW | KUEUE
-
-
-@pytest.fixture
-def cluster(tmp_path, monkeypatch) -> Iterator[Objects]:
-    """The sound cluster, by HTTP, with clocks that agree; this process is its client."""
-    seen = sound()
-    for lease in seen.of("leases"):
-        del lease["metadata"]["managedFields"]
-
-    def renew(path: str) -> None:
-        """Do what kubelets and controllers do every few seconds, however long a test takes."""
-        if path.endswith("/leases"):
-            for lease in seen.of("leases"):
-                lease["spec"]["renewTime"] = datetime.now(UTC).isoformat()
-
-    held = seen.objects | {"namespaces": seen.of("namespace")}
-    held["storageclasses"][0]["volumeBindingMode"] = "WaitForFirstConsumer"
-    with objects.running(held, kinds()) as found:
-        found.seen = renew
-        found.binds = {("nfs", "ReadWriteMany"), ("", "ReadWriteMany")}
-        monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig(tmp_path / "kubeconfig")))
-        monkeypatch.setattr(kube, "_KINDS", dict(kube._KINDS))
-        connection._connected.cache_clear()
-        yield found
-        connection._connected.cache_clear()
-
-
-@pytest.fixture
-def run(tmp_path, capsys):
-    """Return a function: run doctor for the run's values and return its exit code and output."""
-    file = tmp_path / "run.yaml"
-    file.write_text(yaml.safe_dump(VALUES))
-
-    def do(*arguments: str, values: bool = True) -> tuple[int, str]:
-        code = doctor.main(["-n", NAMESPACE, *(["-f", str(file)] if values else []), *arguments])
-        out, err = capsys.readouterr()
-        return code, out + err
-
-    return do
 
 
 def test_a_sound_cluster_is_said_to_be_one_and_nothing_stays(cluster, run):
@@ -309,26 +244,26 @@ def test_probes_are_removed_when_it_is_interrupted(cluster, tmp_path, sign):
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_no_signal_interrupts_the_removal_of_probes(cluster, monkeypatch, sign):
     """As of a CI that cancels: it sends SIGINT, and SIGTERM seconds later."""
-    remove = probes.remove
+    dispose = probes.dispose
 
-    def signalled(*which: str) -> None:
+    def signalled(*which, **how) -> object:
         try:
             os.kill(os.getpid(), sign)
-            remove(*which)
+            return dispose(*which, **how)
         except KeyboardInterrupt:
             pytest.fail("it was interrupted")
 
-    monkeypatch.setattr(probes, "remove", signalled)
+    monkeypatch.setattr(probes, "dispose", signalled)
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
-    with probes.removing(NAMESPACE) as made:
+    with probes.removing(NAMESPACE, datetime.now(UTC)) as made:
         made.create("pods", {"metadata": {"name": "probe", "labels": probe_objects.MARK}})
     assert cluster.created == cluster.deleted == [("pods", "probe")]
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_probe_that_is_created_after_it_was_deleted_is_removed_too(cluster, tmp_path):
+def test_a_probe_that_is_created_after_it_was_looked_for_is_removed_too(cluster, tmp_path):
     """It is interrupted while the API server still works on what it has asked for."""
-    asked, deleted, created = [], threading.Event(), threading.Event()
+    asked, looked, created = [], threading.Event(), threading.Event()
 
     def admit(thing):
         if not asked and "trainyard-doctor" in thing["metadata"].get("labels", {}).values():
@@ -336,9 +271,9 @@ def test_a_probe_that_is_created_after_it_was_deleted_is_removed_too(cluster, tm
             assert created.wait(patience.IDLE)
 
     def seen(path):
-        if asked and path.endswith(asked[0]):
-            deleted.set()
-        elif deleted.is_set() and path.endswith("/pods") and not created.is_set():
+        if asked and path.endswith("/persistentvolumeclaims"):
+            looked.set()  # for pods before
+        elif looked.is_set() and path.endswith("/pods") and not created.is_set():
             created.set()
             patience.wait("it is created", lambda: cluster.created, patience.still)
 
@@ -353,7 +288,7 @@ def test_a_probe_that_is_created_after_it_was_deleted_is_removed_too(cluster, tm
 def test_what_a_killed_one_left_is_removed(cluster, run):
     for name, made in (("doctor-old", stamp(-3600)), ("doctor-new", datetime.now(UTC).isoformat())):
         meta = {"name": name, "namespace": NAMESPACE, "labels": {"app.kubernetes.io/managed-by": "trainyard-doctor"}}
-        meta["creationTimestamp"] = "2020-01-01T00:00:00Z" if name == "doctor-old" else made
+        meta |= {"creationTimestamp": "2020-01-01T00:00:00Z" if name == "doctor-old" else made, "uid": f"uid-{name}"}
         cluster.objects.setdefault("pods", []).append({"kind": "Pod", "metadata": meta, "spec": {}, "status": {}})
     run()
     assert ("pods", "doctor-old") in cluster.deleted

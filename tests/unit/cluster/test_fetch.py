@@ -71,15 +71,16 @@ def held(tmp_path, monkeypatch):
         connection._connected.cache_clear()
 
 
-NEW = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {}, "status": {"phase": "Pending"}}
+NEW = {"kind": "Pod", "metadata": {"name": "p", "labels": fetch.MARK}, "spec": {}, "status": {"phase": "Pending"}}
 
 
 def test_what_a_pod_waits_for_is_said_before_it_is_given_up(held, capsys):
     about = {"uid": "uid-p", "kind": "Pod", "name": "p"}
     event = {"involvedObject": about, "type": "Warning", "reason": "FailedScheduling", "message": "0/1 nodes are free"}
     held.objects["events"].append({"metadata": {"name": "e", "namespace": "vision"}, **event})
-    with pytest.raises(KubeError, match="pod/p is Pending, not ready: 0/1 nodes are free"):
-        fetch.start("vision", NEW)
+    said = "pod/p is Pending, not ready: 0/1 nodes are free"
+    with pytest.raises(KubeError, match=said), fetch.running("vision", NEW):
+        pytest.fail("it is not ready")
     assert capsys.readouterr().err == "waiting: pod/p is Pending, not ready: 0/1 nodes are free\n"
 
 
@@ -91,8 +92,8 @@ def test_a_pod_that_is_late_is_waited_for(held, capsys):
 
     held.seen = come
     held.forbidden = {"events"}  # to a user who may copy all the same
-    fetch.start("vision", NEW)
-    assert capsys.readouterr().err == "waiting: pod/p is Pending, not ready: see kubectl describe pod\n"
+    with fetch.running("vision", NEW):
+        assert capsys.readouterr().err == "waiting: pod/p is Pending, not ready: see kubectl describe pod\n"
 
 
 @pytest.mark.parametrize("writes", [False, True])

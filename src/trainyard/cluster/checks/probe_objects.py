@@ -7,6 +7,7 @@ from typing import Any
 from trainyard.cluster.checks import placement
 
 OLD = 900  # seconds after which a probe has been left behind
+SIZE = "1Gi"  # of a probe claim
 MARK = {"app.kubernetes.io/managed-by": "trainyard-doctor"}
 LIKE = ("nodeSelector", "tolerations", "imagePullSecrets", "serviceAccountName", "priorityClassName", "schedulerName")
 HAS_SHELL = re.compile(r"trainyard-(pytorch|horovod)|pytorch|python|busybox|alpine|debian|ubuntu|/base:")
@@ -31,10 +32,9 @@ def name() -> str:
 
 
 def claim(called: str, storage_class: str, mode: str) -> dict:
-    """Describe a probe claim; an empty class is the cluster's default."""
-    spec: dict[str, Any] = {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}}
-    if storage_class:
-        spec["storageClassName"] = storage_class
+    """Describe a probe claim."""
+    spec: dict[str, Any] = {"accessModes": [mode], "resources": {"requests": {"storage": SIZE}}}
+    spec["storageClassName"] = storage_class
     meta = {"name": called, "labels": MARK}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
 
@@ -64,7 +64,8 @@ def pod(called: str, image: str, policy: str, like: dict, claims: list[str]) -> 
         "activeDeadlineSeconds": OLD,
         "securityContext": user,
         "containers": [container],
-        "volumes": [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims],
+        # nothing is written, and read-only the kubelet changes no owners and no labels of files
+        "volumes": [{"name": one, "persistentVolumeClaim": {"claimName": one, "readOnly": True}} for one in claims],
     }
     meta = {"name": called, "labels": MARK | {"sidecar.istio.io/inject": "false"}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}

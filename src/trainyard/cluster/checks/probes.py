@@ -11,20 +11,24 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 from trainyard.cluster import kube, survey
-from trainyard.cluster.checks import probe_objects, volumes
+from trainyard.cluster.checks import prepared_volumes, probe_objects, volumes
+from trainyard.cluster.checks.prepared_volumes import Kept
 from trainyard.cluster.checks.probe_objects import OLD, at_hand
 from trainyard.cluster.checks.volumes import Probe
 from trainyard.cluster.demand import Demand, images
 from trainyard.cluster.errors import KubeError, RefusedError
 from trainyard.cluster.findings import age, when
 from trainyard.cluster.survey import ClusterSurvey
+from trainyard.core.exits import printable
 
-SELECTOR = ",".join(f"{key}={value}" for key, value in probe_objects.MARK.items())
+SELECTOR = kube.selector(probe_objects.MARK)
 KINDS = ("pods", "persistentvolumeclaims")
+PATIENCE = 30.0  # seconds for probes to go
+LATE = 3.0  # seconds that a creation which was interrupted may take
 SETTLED = 6  # seconds after a first complaint in which it may still come right
 PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 STARTING = ("CreateContainerError", "RunContainerError", "CreateContainerConfigError")
@@ -50,6 +54,7 @@ class Shown(NamedTuple):
     starts: list[Start]
     unproven: list[str]
     why: str = ""  # why nothing was probed
+    kept: tuple[Kept, ...] = ()  # claims that hold what somebody has prepared
 
 
 NOTHING = Shown([], [], [])
@@ -60,75 +65,104 @@ class Made:
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        self.names: list[tuple[str, str]] = []  # plural and name, before they are created
+        self.names: dict[tuple[str, str], str] = {}  # by plural and name: the uid, empty before the answer
         self.retained: set[str] = set()  # claims whose class would keep their volumes
+        self.kept: list[Kept] = []
 
     def create(self, plural: str, thing: dict) -> dict:
         """Create a probe; raises KubeError where it is refused."""
-        self.names.append((plural, thing["metadata"]["name"]))
-        return kube.create(plural, self.namespace, thing)
+        which = plural, thing["metadata"]["name"]
+        self.names[which] = ""
+        try:
+            made = kube.create(plural, self.namespace, thing)
+        except RefusedError:
+            del self.names[which]  # what has this name is another's
+            raise
+        self.names[which] = made["metadata"]["uid"]
+        return made
 
     def remove(self) -> list[str]:
-        """Remove all of it, pods first, and wait until it is gone; return what could not be removed."""
-        left = []
-        for plural, name in sorted(self.names, reverse=True):  # pods, then claims, which pods protect
-            try:
-                self._delete(plural, name)
-            except KubeError as error:
-                left.append(f"{plural}/{name} in namespace {self.namespace}: {error}")
-        end = time.monotonic() + 30
-        while time.monotonic() < end and not left:
-            try:
-                found = [(kind, one["metadata"]) for kind in KINDS for one in self._list(kind)]
-                for kind, meta in found:
-                    if not meta.get("deletionTimestamp"):  # a creation that was interrupted came after the deletion
-                        self._delete(kind, meta["name"])
-            except KubeError:
-                break
-            if not found:
-                break
+        """Remove all of it, pods first, and wait until it is gone; return what could not be removed.
+
+        What may hold somebody's files is in `kept` instead. A creation without an answer may come later than this.
+        """
+        begun = time.monotonic()
+        while True:
+            going, left = self._remove_once()
+            waited = time.monotonic() - begun
+            settled = not (left or self.kept or "" in self.names.values()) or waited > LATE
+            if waited > PATIENCE or (settled and not going):
+                return left
             time.sleep(0.3)
-        return left
+
+    def _remove_once(self) -> tuple[int, list[str]]:
+        """Delete what is there; return how many objects are going, and what could not be deleted."""
+        self.kept.clear()
+        going, left = 0, []
+        for plural in KINDS:
+            try:
+                found = self._list(plural)
+            except KubeError as error:
+                found = []
+                left += [self._label(*which, error) for which in self.names if which[0] == plural]
+            for thing in found:
+                name = thing["metadata"]["name"]
+                try:
+                    kept = dispose(plural, self.namespace, thing, retained=name in self.retained)
+                    self.kept += [kept] if kept else []
+                    going += not kept
+                except KubeError as error:
+                    left.append(self._label(plural, name, error))
+        return going, left
+
+    def _label(self, plural: str, name: str, error: KubeError) -> str:
+        """Say what could not be removed, and why."""
+        return f"{plural}/{name} in namespace {self.namespace}: {error}"
 
     def _list(self, plural: str) -> list[dict]:
-        """Return those of its objects that are there."""
+        """Return those of its objects that are there: by uid; one whose creation had no answer by name and label."""
         found = kube.items(plural, self.namespace, SELECTOR)
-        return [one for one in found if (plural, one["metadata"]["name"]) in self.names]
-
-    def _delete(self, plural: str, name: str) -> None:
-        """Delete one of its objects, with the volume of a claim."""
-        if name in self.retained:
-            release(self.namespace, name)
-        remove(plural, self.namespace, name)
+        known = [self.names.get((plural, one["metadata"]["name"])) for one in found]
+        return [one for one, uid in zip(found, known, strict=True) if uid in ("", one["metadata"]["uid"])]
 
 
-def release(namespace: str, called: str) -> None:
-    """Let the volume of a bound claim go with the claim, though its class would retain it."""
-    volume = ((current("persistentvolumeclaims", namespace, called) or {}).get("spec") or {}).get("volumeName")
-    if volume:
-        body = {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}
-        path = f"/api/v1/persistentvolumes/{volume}"
+def dispose(plural: str, namespace: str, thing: dict, *, retained: bool = False) -> Kept | None:
+    """Delete a probe as it was seen, or return why it must be kept; of a retained volume, make it go with its claim."""
+    if thing["metadata"].get("deletionTimestamp"):
+        return None
+    claim = plural == "persistentvolumeclaims"
+    if claim and (kept := prepared_volumes.keep(thing)):
+        return kept
+    if claim and retained:
+        release(thing)
+    # a claim that was not bound when its volumes were looked at may be by now
+    kube.delete(plural, namespace, thing, probe_objects.MARK, unchanged=claim, at_once=True)
+    return None
+
+
+def release(claim: dict) -> None:
+    """Let the volume that was made for a claim go with it, though its class would retain it; unless it has changed."""
+    for volume in prepared_volumes.list_held(claim, prepared_volumes.read_all()):
+        if not prepared_volumes.is_made_for(volume, claim):
+            raise KubeError(f"persistentvolume/{volume['metadata']['name']} was not made for it")
+        meta = {key: volume["metadata"][key] for key in ("uid", "resourceVersion")}
+        body = {"metadata": meta, "spec": {"persistentVolumeReclaimPolicy": "Delete"}}
+        path = f"/api/v1/persistentvolumes/{volume['metadata']['name']}"
         kube.read(path, method="PATCH", body=body, content="application/merge-patch+json")
 
 
-def remove(plural: str, namespace: str, name: str) -> None:
-    """Delete an object at once; it may be gone already."""
-    try:
-        path = f"{kube.require_kind(plural).address(namespace)}/{name}"
-        kube.read(path, method="DELETE", body={"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
-    except RefusedError as error:
-        if error.status != 404:
-            raise
-
-
 @contextlib.contextmanager
-def removing(namespace: str) -> Iterator[Made]:
-    """Yield what notes created objects; remove them all at the end, which neither Ctrl-C nor SIGTERM interrupts."""
+def removing(namespace: str, now: datetime) -> Iterator[Made]:
+    """Yield what notes created objects; remove them all at the end, which neither Ctrl-C nor SIGTERM interrupts.
+
+    What an earlier one has left at `now`, by the API server's clock, is removed first.
+    """
     made = Made(namespace)
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler) if main else None
+    swept: list[Kept] = []
     try:
-        sweep(namespace)
+        swept += sweep(namespace, now)
         yield made
     finally:
         held = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
@@ -139,16 +173,23 @@ def removing(namespace: str) -> Iterator[Made]:
             signal.signal(signal.SIGINT, held)
             signal.signal(signal.SIGTERM, before)
         for one in left:
-            print(f"doctor: remove by hand: {one}", file=sys.stderr)
+            print(printable(f"doctor: remove by hand: {one}"), file=sys.stderr)
+        made.kept += swept
+        for kept in made.kept:
+            label = f"persistentvolumeclaim/{kept.claim} in namespace {kept.namespace}"
+            print(printable(f"doctor: {label}: {kept.why}: {kept.remedy()}"), file=sys.stderr)
 
 
-def sweep(namespace: str) -> None:
-    """Remove what a doctor that was killed has left."""
+def sweep(namespace: str, now: datetime) -> list[Kept]:
+    """Remove what a doctor that was killed has left; return what of it must be kept."""
+    kept, found = [], []
     for plural in KINDS:
         with contextlib.suppress(KubeError):
-            for thing in kube.items(plural, namespace, SELECTOR):
-                if age(thing, datetime.now(UTC)) > OLD:
-                    remove(plural, namespace, thing["metadata"]["name"])
+            found += [(plural, one) for one in kube.items(plural, namespace, SELECTOR) if age(one, now) > OLD]
+    for plural, thing in found:
+        with contextlib.suppress(KubeError):  # the next one tries it again
+            kept.append(dispose(plural, namespace, thing))
+    return [one for one in kept if one]
 
 
 def events(namespace: str, thing: dict) -> list[dict]:
@@ -185,26 +226,43 @@ def bind(made: Made, wanted: list[tuple[str, str]], context: "Context", seconds:
     """Create a claim for each class and mode, with a pod where a class waits for one; return what became of them."""
     found, waiting, begun = [], [], time.monotonic()
     for which, mode in wanted:
-        probe, thing = Probe(which, mode, False, 0.0), context.storage_class(which)
-        if why := context.unsafe(thing):
-            found.append(probe._replace(unproven=why))
-            continue
-        one = ProbeWait(
-            probe,
-            probe_objects.name(),
-            probe_objects.name() if (thing or {}).get("volumeBindingMode") == "WaitForFirstConsumer" else "",
-        )
-        if (thing or {}).get("reclaimPolicy") == "Retain":
-            made.retained.add(one.claim)
+        probe = Probe(which, mode, False, 0.0)
         try:
-            made.create("persistentvolumeclaims", probe_objects.claim(one.claim, which, mode))
-            if one.pod:
-                holder = probe_objects.pod(one.pod, context.image, context.policy, context.like, [one.claim])
-                made.create("pods", holder)
-            waiting.append(one)
+            one, why = try_class(made, probe, context)
         except RefusedError as error:
-            found.append(probe._replace(unproven=f"the probe was refused: {error}"))
+            one, why = None, f"the probe was refused: {error}"
+        if one:
+            waiting.append(one)
+        else:
+            found.append(probe._replace(unproven=why))
     return found + [wait(made.namespace, one, begun, seconds) for one in waiting]
+
+
+def try_class(made: Made, probe: Probe, context: "Context") -> tuple[ProbeWait | None, str]:
+    """Create a claim of a class, and a pod where the class waits for one; or return why none may be created.
+
+    Volumes are looked at before each: only with a pod does Kubernetes look for one of a class that waits.
+    """
+    thing = context.storage_class(probe.storage_class)
+    if thing is None:
+        return None, "it is not there any more"
+    called, holder = thing["metadata"]["name"], probe_objects.name()  # by name, also the default: another may become it
+    if why := context.unsafe(thing) or prepared_volumes.forbid(called, probe.mode):
+        return None, why
+    one = ProbeWait(probe, probe_objects.name(), holder if waits(thing) else "")
+    if thing.get("reclaimPolicy") == "Retain":
+        made.retained.add(one.claim)
+    made.create("persistentvolumeclaims", probe_objects.claim(one.claim, called, probe.mode))
+    if one.pod:
+        if why := prepared_volumes.forbid(called, probe.mode):
+            return None, why
+        made.create("pods", probe_objects.pod(one.pod, context.image, context.policy, context.like, [one.claim]))
+    return one, ""
+
+
+def waits(thing: dict) -> bool:
+    """Whether a class looks for a volume only when a pod uses the claim."""
+    return thing.get("volumeBindingMode") == "WaitForFirstConsumer"
 
 
 def wait(namespace: str, one: ProbeWait, begun: float, seconds: float) -> Probe:
@@ -216,7 +274,7 @@ def wait(namespace: str, one: ProbeWait, begun: float, seconds: float) -> Probe:
         if state is None:
             return probe._replace(unproven="the probe claim was deleted by somebody")
         if state.get("status", {}).get("phase") == "Bound":
-            return probe._replace(bound=True, place=read_place(state["spec"].get("volumeName", "")))
+            return judge_bound(probe, state)
         said, holder = complaint(namespace, state), current("pods", namespace, one.pod) if one.pod else None
         nowhere = scheduling_failure(holder or {})
         ours = nowhere and not re.search(r"persistentvolumeclaim|[Vv]olume|bind", nowhere)
@@ -228,11 +286,16 @@ def wait(namespace: str, one: ProbeWait, begun: float, seconds: float) -> Probe:
         time.sleep(0.4)
 
 
-def read_place(volume: str) -> str:
-    """Return where a volume's files are, if that is one node alone; nothing where this user may not look."""
-    with contextlib.suppress(KubeError):
-        return volumes.find_place(kube.read(f"/api/v1/persistentvolumes/{volume}"))
-    return ""
+def judge_bound(probe: Probe, claim: dict) -> Probe:
+    """Return what a bound claim shows: that its class makes volumes, and where, if this one was made for it."""
+    try:
+        known = prepared_volumes.read_all()
+    except KubeError as error:
+        return probe._replace(unproven=prepared_volumes.explain(error))
+    if kept := prepared_volumes.judge(claim, known):
+        return probe._replace(unproven=kept.why)
+    places = [volumes.find_place(one) for one in prepared_volumes.list_held(claim, known)]
+    return probe._replace(bound=True, place=max(places, default=""))
 
 
 def current(plural: str, namespace: str, called: str) -> dict | None:
@@ -352,7 +415,7 @@ def read_end(over: dict, wanted: Start) -> Start:
 def show(seen: ClusterSurvey, demand: Demand, namespace: str, image: str, seconds: float) -> Shown:
     """Probe storage, images and names in a namespace, for so many seconds at most each; leave nothing behind."""
     context, unproven = Context(seen, demand, image), []
-    with removing(namespace) as made:
+    with removing(namespace, seen.now) as made:
         pods = []
         spare = at_hand(seen.of("nodes"))
         wanted_starts = [Start(text, True, False) for text in context.named[:3]]
@@ -366,7 +429,7 @@ def show(seen: ClusterSurvey, demand: Demand, namespace: str, image: str, second
         if failed := [one for one in claims if not one.bound and not one.unproven]:
             claims += bind(made, instead(failed, claims, context), context, min(seconds, 30.0))
         starts = [watch(namespace, called, one, end) for called, one in pods]
-    return Shown(claims, starts, unproven)
+    return Shown(claims, starts, unproven, kept=tuple(made.kept))
 
 
 def instead(failed: list[Probe], probes: list[Probe], context: Context) -> list[tuple[str, str]]:

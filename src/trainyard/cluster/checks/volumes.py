@@ -294,7 +294,7 @@ def examine(
 ) -> Check:
     """Check the claims of the run, and the classes that would make their volumes.
 
-    `unprobed`: why no claim was tried; `named`: what is wrong with claims that values name.
+    `unprobed`: why no claim was tried; `named`: what is wrong with claims that values name, and that probes left.
     """
     reasons = [f"whether a class binds the claims: {unprobed}"] if unprobed and demand.claims else []
     wrong = list(named)
@@ -304,9 +304,8 @@ def examine(
     for claim in demand.claims:
         wrong += check_claim(claim, survey, demand, probes)
     wrong += check_defaults(classes)
-    wanted = wanted_probes(demand, classes)
     reasons += [f"whether {one.storage_class or 'the default class'} binds {one.mode}: {one.unproven}"
-                for one in probes if one.unproven and (one.storage_class, one.mode) in wanted]  # fmt: skip
+                for one in probes if one.unproven]  # fmt: skip
     for thing in {one["metadata"]["name"]: one for _, one in made_claims(demand, classes)}.values():
         wrong += [*check_driver(thing, survey), *check_driver_nodes(thing, survey, demand)]
     bound = [f"{one.storage_class or at(default(classes) or {}, 'metadata.name', '')} binds {one.mode} "
