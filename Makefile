@@ -8,7 +8,7 @@ help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 demo: ## cluster, images, dataset, PyTorchJob and MPIJob, ending in a table of results
 	@hack/machine cluster && scripts/demo/run
-demo-down: ## uninstall the demo and delete its namespace, data and results included
+demo-down: ## uninstall the demo and delete the namespace that it made, data and results included
 	@scripts/demo/remove
 train: ## the demo's trainer on this machine, two processes, no cluster, under a minute
 	@hack/machine train && scripts/train

@@ -1,6 +1,7 @@
 # Settings of the demo, to be sourced from the project's root. Each can be set in the environment.
 CACHE=${TRAINYARD_CACHE:-$HOME/.cache/trainyard}
 NAMESPACE=${NAMESPACE:-trainyard-demo}
+OWNER=app.kubernetes.io/managed-by # label of what the demo makes: what has its names without it is another's
 RELEASE=${RELEASE:-demo}
 if [ -n "${KUBECONFIG:-}" ] && [ "$KUBECONFIG" != "$PWD/build/kubeconfig" ]; then
   OWN_CLUSTER=no

@@ -174,8 +174,9 @@ def merge(held: dict, change: dict) -> None:
 def clash(held: dict, wanted: dict) -> str:
     """Return what of an object is other than a request takes for granted: uid or version."""
     for key in ("uid", "resourceVersion"):
-        if wanted.get(key, held["metadata"].get(key)) != held["metadata"].get(key):
-            return f"Precondition failed: {key} in precondition: {wanted[key]}, in object meta: {held['metadata'].get(key)}"
+        has = held["metadata"].get(key)
+        if wanted.get(key, has) != has:
+            return f"Precondition failed: {key} in precondition: {wanted[key]}, {key} in object meta: {has}"
     return ""
 
 
@@ -298,8 +299,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def changeable(self, plural: str, space: str, name: str, wanted: dict) -> dict | None:
         """Return the object that a request changes; refuse where it is not there, or not as the request has it."""
-        found = [one for one in self.server.held.objects.get(plural, [])
-                 if one["metadata"]["name"] == name and space in ("", one["metadata"].get("namespace", ""))]  # fmt: skip
+        named = [one for one in self.server.held.objects.get(plural, []) if one["metadata"]["name"] == name]
+        found = [one for one in named if space in ("", one["metadata"].get("namespace", ""))]
         if not found:
             self.refuse(404, f'{plural} "{name}" not found')
         elif why := clash(found[0], wanted):

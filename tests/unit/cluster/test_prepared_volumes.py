@@ -37,6 +37,11 @@ def claims(cluster) -> list[tuple[str, str]]:
     return [one for one in cluster.created if one[0] == "persistentvolumeclaims"]
 
 
+def is_probe(thing: dict) -> bool:
+    """Whether an object is doctor's own, and not one of the run that it tries."""
+    return probe_objects.MARK.items() <= thing["metadata"].get("labels", {}).items()
+
+
 @pytest.mark.parametrize("binding", ["Immediate", "WaitForFirstConsumer"])
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
 def test_no_claim_is_made_where_a_volume_is_free(cluster, run, policy, binding):
@@ -127,7 +132,7 @@ def test_a_volume_that_is_freed_meanwhile_is_left_alone(cluster, run, policy, bo
     set_class(cluster, reclaimPolicy=policy)
 
     def free(thing: dict) -> None:
-        if thing["kind"] == "Pod" and thing["spec"].get("volumes") and thing["metadata"]["name"].startswith("doctor-"):
+        if thing["kind"] == "Pod" and thing["spec"]["volumes"] and is_probe(thing):
             cluster.objects["persistentvolumes"] = [volume]
 
     cluster.admit = free
@@ -145,6 +150,24 @@ def test_a_volume_that_is_freed_meanwhile_is_left_alone(cluster, run, policy, bo
     assert f"error    storage      persistentvolumeclaim/{claim}: doctor's probe claim has taken a volume" in said
     assert "whether nfs binds ReadWriteMany: doctor's probe claim has taken a volume" in said
     assert {plural for plural, _ in cluster.deleted} == {"pods"}
+
+
+def test_a_claim_that_waits_for_a_pod_gets_none_where_a_volume_is_free_by_then(cluster, run):
+    """Without a pod Kubernetes looks for no volume."""
+    volume = prepared()
+    before = copy.deepcopy(volume)
+
+    def free(thing: dict) -> None:
+        if thing["kind"] == "PersistentVolumeClaim" and is_probe(thing):
+            cluster.objects["persistentvolumes"] = [volume]
+
+    cluster.admit = free
+    code, said = run()
+    ((_, claim),) = claims(cluster)
+    assert code == 1
+    assert volume == before
+    assert f"persistentvolumeclaim/{claim}: doctor's probe claim may take a volume that was not made for it" in said
+    assert ("persistentvolumeclaims", claim) not in cluster.deleted
 
 
 def bound(name: str, **meta: object) -> dict:
