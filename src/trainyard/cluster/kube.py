@@ -276,7 +276,7 @@ def delete(
     if lacking := [f"{key}={value}" for key, value in labels.items() if held.get(key) != value]:
         raise KubeError(f"{label} is another's, without the label {lacking[0]}, and was left alone")
     wanted = {key: meta[key] for key in ("uid", "resourceVersion") if key == "uid" or unchanged}
-    body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": wanted}
+    body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": wanted}
     body |= {"gracePeriodSeconds": 0} if at_once else {}
     try:
         read(f"{require_kind(kind).address(namespace)}/{meta['name']}", method="DELETE", body=body)

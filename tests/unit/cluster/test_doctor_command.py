@@ -17,7 +17,7 @@ from tests.fakes import objects
 from tests.unit.cluster.clusters import NAMESPACE, ROOT, VALUES, asking, sound, stamp
 from trainyard.cluster import connection, doctor, proposal, published, survey
 from trainyard.cluster import helm as helm_program
-from trainyard.cluster.checks import probe_objects, probes
+from trainyard.cluster.checks import probe_objects, probe_removal
 from trainyard.cluster.demand import Demand, assume
 
 
@@ -244,7 +244,7 @@ def test_probes_are_removed_when_it_is_interrupted(cluster, tmp_path, sign):
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_no_signal_interrupts_the_removal_of_probes(cluster, monkeypatch, sign):
     """As of a CI that cancels: it sends SIGINT, and SIGTERM seconds later."""
-    dispose = probes.dispose
+    dispose = probe_removal.dispose
 
     def signalled(*which, **how) -> object:
         try:
@@ -253,10 +253,10 @@ def test_no_signal_interrupts_the_removal_of_probes(cluster, monkeypatch, sign):
         except KeyboardInterrupt:
             pytest.fail("it was interrupted")
 
-    monkeypatch.setattr(probes, "dispose", signalled)
+    monkeypatch.setattr(probe_removal, "dispose", signalled)
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
-    with probes.removing(NAMESPACE, datetime.now(UTC)) as made:
-        made.create("pods", {"metadata": {"name": "probe", "labels": probe_objects.MARK}})
+    with probe_removal.removing(NAMESPACE, datetime.now(UTC)) as made:
+        made.create("pods", {"metadata": {"name": "probe", "labels": probe_objects.MARK}, "spec": {}})
     assert cluster.created == cluster.deleted == [("pods", "probe")]
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
 

@@ -98,4 +98,5 @@ def test_a_claim_that_was_made_anew_while_helm_uninstalled_stays(held, monkeypat
     monkeypatch.setattr(helm, "run", uninstall)
     code, _, said = ended(delete.main, "run", "-n", "vision", "--data", "--yes-delete-data")
     assert (code, held.deleted) == (2, [])
+    assert not delete.has_gone("first", claim("first"))
     assert "persistentvolumeclaims/run-data was made anew or changed by somebody, and was left alone" in said

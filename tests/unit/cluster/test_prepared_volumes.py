@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.cluster.clusters import NAMESPACE, stamp
 from trainyard.cluster import kube, survey
-from trainyard.cluster.checks import prepared_volumes, probe_objects, probes
+from trainyard.cluster.checks import prepared_volumes, probe_objects, probe_removal, probes
 from trainyard.cluster.demand import Demand
 
 RWX, RWO = "ReadWriteMany", "ReadWriteOnce"
@@ -116,7 +116,7 @@ def test_the_default_class_is_named_in_its_claim(cluster):
     asked: list[dict] = []
     cluster.admit = asked.append
     context = probes.Context(survey.read(NAMESPACE), Demand("a run", True, {}, [], True), "")
-    with probes.removing(NAMESPACE, datetime.now(UTC)) as made:
+    with probe_removal.removing(NAMESPACE, datetime.now(UTC)) as made:
         probes.bind(made, [("", RWX)], context, 2)
     assert asked[0]["spec"]["storageClassName"] == "nfs"
     assert asked[1]["spec"]["volumes"][0]["persistentVolumeClaim"]["readOnly"] is True, "no owner of a file changes"
@@ -189,7 +189,7 @@ def held_by(claim: dict, name: str, born: str) -> dict:
 def swept(cluster, *held: dict) -> list[str]:
     """Return what is kept of some old claims."""
     cluster.objects["persistentvolumeclaims"] = list(held)
-    return [one.claim for one in probes.sweep(NAMESPACE, datetime.now(UTC))]
+    return [one.claim for one in probe_removal.sweep(NAMESPACE, datetime.now(UTC))]
 
 
 def test_a_claim_that_a_killed_one_left_goes_only_with_a_volume_that_was_made_for_it(cluster):
@@ -205,7 +205,7 @@ def test_a_claim_stays_where_its_volume_cannot_be_read(cluster):
     own = bound("doctor-own")
     cluster.objects["persistentvolumes"] = [held_by(own, "pvc-1", "2020-01-01T00:00:00Z")]
     cluster.forbidden = {"persistentvolumes"}
-    (kept,) = [one for one in [probes.dispose("persistentvolumeclaims", NAMESPACE, own, retained=True)] if one]
+    (kept,) = [one for one in [probe_removal.dispose("persistentvolumeclaims", NAMESPACE, own, retained=True)] if one]
     assert "may hold a volume that somebody has prepared, and was kept: this user may not list" in kept.why
     assert "tells its VOLUME" in kept.remedy()
     assert (cluster.deleted, cluster.patched) == ([], [])
@@ -229,7 +229,7 @@ def test_a_claim_that_has_changed_since_its_volumes_were_looked_at_stays(cluster
     now["metadata"]["resourceVersion"] = "4"  # it is bound by now
     cluster.objects["persistentvolumeclaims"] = [now]
     with pytest.raises(kube.RefusedError, match="was left alone"):
-        probes.dispose("persistentvolumeclaims", NAMESPACE, seen)
+        probe_removal.dispose("persistentvolumeclaims", NAMESPACE, seen)
     assert cluster.deleted == []
 
 
@@ -241,7 +241,7 @@ def test_a_volume_that_has_changed_since_it_was_looked_at_is_not_patched(cluster
     volume["metadata"]["resourceVersion"] = "8"
     monkeypatch.setattr(prepared_volumes, "read_all", lambda: old)
     with pytest.raises(kube.RefusedError, match="resourceVersion"):
-        probes.release(claim)
+        probe_removal.release(claim)
     assert cluster.patched == []
 
 
@@ -254,9 +254,17 @@ def test_volumes_of_kubernetes_own_provisioners_are_made_for_a_claim():
     assert not prepared_volumes.is_made_for(volume, claim)
 
 
+def test_a_volume_that_another_claim_has_is_not_made_for_the_one_that_names_it():
+    claim = bound("doctor-own")
+    volume = held_by(claim, "pvc-1", "2020-01-01T00:00:00Z")
+    volume["spec"]["claimRef"] = {"uid": "another's"}
+    assert prepared_volumes.judge(claim, [volume])
+    assert prepared_volumes.judge(claim, []) is None, "its volume has gone before it"
+
+
 def test_what_has_a_probes_name_and_is_another_stays(cluster):
     """A claim of that name and label is there already, or was made anew meanwhile."""
-    with probes.removing(NAMESPACE, datetime.now(UTC)) as made:
+    with probe_removal.removing(NAMESPACE, datetime.now(UTC)) as made:
         made.create("pods", {"kind": "Pod", "metadata": {"name": "doctor-1", "labels": probe_objects.MARK}, "spec": {}})
         (pod,) = cluster.objects["pods"]
         pod["metadata"]["uid"] = "another"
