@@ -328,12 +328,14 @@ def prepared(name: str, binding: str) -> Iterator[dict[str, Path]]:
                      reclaimPolicy=policy, volumeBindingMode=binding) for policy in ("Retain", "Delete")]  # fmt: skip
     made = [stored(f"{name}-{number}", classes[which]["metadata"]["name"], policy, mark)
             for number, (which, policy, mark) in enumerate(PREPARED)]  # fmt: skip
-    with wide(*classes, *(volume for volume, _ in made)):
-        names = {volume["metadata"]["name"]: place for volume, place in made}
-        until("they are free", lambda: {phase_of(one) for one in names} == {"Available"})
-        yield names
-    for place in names.values():
-        cluster.run("hack/cluster/in-node", "rm", "-rf", place)
+    names = {volume["metadata"]["name"]: place for volume, place in made}
+    try:
+        with wide(*classes, *(volume for volume, _ in made)):
+            until("they are free", lambda: {phase_of(one) for one in names} == {"Available"})
+            yield names
+    finally:
+        for place in names.values():
+            cluster.run("hack/cluster/in-node", "rm", "-rf", place)
 
 
 def volume_of(name: str) -> dict:
