@@ -1,6 +1,5 @@
 """The benchmark of jobs of many pods on simulated nodes: what it counts. tests/e2e/test_simulated_nodes.py runs it."""
 
-import re
 from collections import Counter
 
 import pytest
@@ -25,15 +24,3 @@ def test_requests_are_counted_by_who_made_them_without_the_simulated_kubelets() 
 
 def test_an_objects_size_is_that_of_its_text() -> None:
     assert jobs.size_of({"a": "x" * 990}) == pytest.approx(1.0, abs=0.01)
-
-
-def test_the_page_tells_each_figure_of_its_rows() -> None:
-    """Rows of docs/operators.md have as many sizes as the benchmark, and times that grow."""
-    page = (simulated.ROOT / "docs/operators.md").read_text().partition("## Jobs of many pods")[2]
-    sizes = [int(one) for one in re.findall(r"^\| \| pods \| (.*) \|$", page, re.M)[0].split(" | ")]
-    assert sizes == list(jobs.SIZES)
-    rows = re.findall(r"all run after \| (.*) \|$", page, re.M)
-    assert len(rows) == len(jobs.PATHS)
-    for row in rows:
-        seconds = [float(one.removesuffix(" s")) for one in row.split(" | ")]
-        assert seconds == sorted(seconds)
