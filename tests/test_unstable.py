@@ -1,4 +1,4 @@
-"""A test that passes alone after it failed is named, and the run is green; one that fails twice is red, as is a fourth."""
+"""A test that passes alone after it failed is named, and the run is green; one that fails twice is red, as is a 4th."""
 
 import json
 import os
