@@ -19,7 +19,7 @@ TAKEN = "pv.kubernetes.io/bound-by-controller"  # what Kubernetes writes on a vo
 FORBIDDEN = "this user may not list persistentvolumes: ask for a role that may (trainyard-doctor of deploy/roles.yaml)"
 
 
-class Kept(NamedTuple):
+class KeptClaim(NamedTuple):
     """A probe claim that must not be deleted, since somebody's volume, and its files, might go with it."""
 
     namespace: str
@@ -128,16 +128,16 @@ def list_endangered(claim: dict, volumes: list[dict]) -> tuple[dict, ...]:
     return find_free(volumes, spec.get("storageClassName") or "", (spec.get("accessModes") or [""])[0])
 
 
-def keep(claim: dict) -> Kept | None:
+def keep(claim: dict) -> KeptClaim | None:
     """Return why a probe claim must not be deleted now; None where nobody's volume could go with it."""
     try:
         return judge(claim, read_all())
     except KubeError as error:
         text = f"doctor's probe claim may hold a volume that somebody has prepared, and was kept: {explain(error)}"
-        return Kept(claim["metadata"]["namespace"], claim["metadata"]["name"], (), text)
+        return KeptClaim(claim["metadata"]["namespace"], claim["metadata"]["name"], (), text)
 
 
-def judge(claim: dict, volumes: list[dict]) -> Kept | None:
+def judge(claim: dict, volumes: list[dict]) -> KeptClaim | None:
     """Return why a claim must not be deleted while these are the volumes; None where it may be."""
     found = list_endangered(claim, volumes)
     if not found:
@@ -145,4 +145,4 @@ def judge(claim: dict, volumes: list[dict]) -> Kept | None:
     does = "has taken" if list_held(claim, found) else "may take"
     names = several(one["metadata"]["name"] for one in found)
     text = f"doctor's probe claim {does} a volume that was not made for it, {names}; both were left as they are"
-    return Kept(claim["metadata"]["namespace"], claim["metadata"]["name"], found, text)
+    return KeptClaim(claim["metadata"]["namespace"], claim["metadata"]["name"], found, text)

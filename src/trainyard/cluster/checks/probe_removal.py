@@ -13,7 +13,7 @@ from datetime import datetime
 
 from trainyard.cluster import kube
 from trainyard.cluster.checks import prepared_volumes, probe_objects
-from trainyard.cluster.checks.prepared_volumes import Kept
+from trainyard.cluster.checks.prepared_volumes import KeptClaim
 from trainyard.cluster.errors import KubeError, RefusedError
 from trainyard.cluster.findings import age
 from trainyard.core.exits import printable
@@ -31,7 +31,7 @@ class Made:
         self.namespace = namespace
         self.names: dict[tuple[str, str], str] = {}  # by plural and name: the uid, empty before the answer
         self.retained: set[str] = set()  # claims whose class would keep their volumes
-        self.kept: list[Kept] = []
+        self.kept: list[KeptClaim] = []
 
     def create(self, plural: str, thing: dict) -> dict:
         """Create a probe; raises KubeError where it is refused."""
@@ -90,7 +90,7 @@ class Made:
         return [one for one, uid in zip(found, known, strict=True) if uid in ("", one["metadata"]["uid"])]
 
 
-def dispose(plural: str, namespace: str, thing: dict, *, retained: bool = False) -> Kept | None:
+def dispose(plural: str, namespace: str, thing: dict, *, retained: bool = False) -> KeptClaim | None:
     """Delete a probe as it was seen, or return why it must be kept; of a retained volume, make it go with its claim."""
     if thing["metadata"].get("deletionTimestamp"):
         return None
@@ -124,7 +124,7 @@ def removing(namespace: str, now: datetime) -> Iterator[Made]:
     made = Made(namespace)
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler) if main else None
-    swept: list[Kept] = []
+    swept: list[KeptClaim] = []
     try:
         swept += sweep(namespace, now)
         yield made
@@ -144,7 +144,7 @@ def removing(namespace: str, now: datetime) -> Iterator[Made]:
             print(printable(f"doctor: {label}: {kept.why}: {kept.remedy()}"), file=sys.stderr)
 
 
-def sweep(namespace: str, now: datetime) -> list[Kept]:
+def sweep(namespace: str, now: datetime) -> list[KeptClaim]:
     """Remove what a doctor that was killed has left; return what of it must be kept."""
     kept, found = [], []
     for plural in KINDS:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from trainyard.cluster import kube, survey
 from trainyard.cluster.checks import prepared_volumes, probe_objects, volumes
-from trainyard.cluster.checks.prepared_volumes import Kept
+from trainyard.cluster.checks.prepared_volumes import KeptClaim
 from trainyard.cluster.checks.probe_objects import at_hand
 from trainyard.cluster.checks.probe_removal import Made, removing
 from trainyard.cluster.checks.volumes import Probe
@@ -40,7 +40,7 @@ class Shown(NamedTuple):
     starts: list[Start]
     unproven: list[str]
     why: str = ""  # why nothing was probed
-    kept: tuple[Kept, ...] = ()  # claims that hold what somebody has prepared
+    kept: tuple[KeptClaim, ...] = ()  # claims that hold what somebody has prepared
 
 
 NOTHING = Shown([], [], [])
