@@ -16,7 +16,7 @@ import pytest
 
 from tests import checkout, documents, patience
 
-pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
+pytestmark = [pytest.mark.root, pytest.mark.takes(60), pytest.mark.ranks(2)]
 ROOT = Path(__file__).resolve().parents[1]
 NOBODY = 65534
 # What the user may write, mount and bind, and what is told to one who is not root

@@ -12,10 +12,10 @@ import pytest
 from . import helm
 from .arbitrary import Arbitrary, meaningful
 
-pytestmark = pytest.mark.takes(15)
+pytestmark = pytest.mark.takes(5)
 
-COUNT = 505  # a few are refused in words; `make soak` draws 11,000 more
-RENDERED = 500
+COUNT = 150  # a few are refused in words; `make soak` draws 11,000 more
+RENDERED = 148
 WORKERS = 2
 SCHEMA = helm.schema()
 # What a template refuses is said in words that name a key; nothing else may go wrong.
@@ -61,7 +61,7 @@ def test_manifests_are_read_with_no_key_twice():
 def test_random_pods_pass_the_restricted_standard(drawn):
     """But for what users add by name: objects, containers, volumes, sysctls, RDMA's capability, and `unrestricted`."""
     texts = [answer["manifests"] for values, answer in drawn if "manifests" in answer and plain(values)]
-    said = helm.run("podsecurity", stdin="".join(texts[:300]))
+    said = helm.run("podsecurity", stdin="".join(texts))
     assert re.match(r"\d{3,} pod templates, 0 findings", said), said
 
 
