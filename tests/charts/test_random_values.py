@@ -15,7 +15,7 @@ from .arbitrary import Arbitrary, meaningful
 pytestmark = pytest.mark.takes(5)
 
 COUNT = 150  # a few are refused in words; `make soak` draws 11,000 more
-RENDERED = 148
+RENDERED = 147
 WORKERS = 2
 SCHEMA = helm.schema()
 # What a template refuses is said in words that name a key; nothing else may go wrong.
@@ -142,7 +142,7 @@ def test_eleven_thousand_others_and_as_many_broken_ones(first: int):
     answers = helm.render_all(many, WORKERS)
     failed = [answer["error"] for answer in answers if "error" in answer]
     assert [error for error in failed if not IN_WORDS.search(error)] == []
-    assert len(failed) <= 1000 * (COUNT - RENDERED) / COUNT
+    assert len(failed) < 10
     for answer in answers:
         helm.validate(answer.get("manifests", ""))
     assert unnamed([broken(values, seed) for seed, values in enumerate(many, first)]) == []

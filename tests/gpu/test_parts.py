@@ -1,4 +1,7 @@
-"""The parts of `make gpu` run here too, on tiny sizes: all that a processor can, and what needs a GPU says so."""
+"""The parts of `make gpu` run here too, on tiny sizes: all that a processor can, and what needs a GPU says so.
+
+`make test` runs one of them; the others run before a release.
+"""
 
 import json
 import os
@@ -15,7 +18,7 @@ import torch
 from tests import patience
 from tests.util.forked import Forker
 
-pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
+pytestmark = [pytest.mark.takes(10), pytest.mark.ranks(2)]
 ROOT = Path(__file__).parents[2]
 SMALL = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 GPU_ONLY = {
@@ -34,7 +37,7 @@ GPU_ONLY = {
     "profile": set(),
 }  # fmt: skip
 NOTHING_HERE = ("compile", "speed_compiled", "tune")  # on a processor these parts say so of all they have
-
+ALWAYS = "deterministic"
 
 Run = Callable[[str], tuple[int, str, list[dict[str, Any]]]]
 
@@ -61,7 +64,9 @@ def run(forker: Forker, tmp_path: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize("name", GPU_ONLY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.soak] if name != ALWAYS else []) for name in GPU_ONLY]
+)
 def test_a_part_runs_on_a_processor(run: Run, tmp_path: Path, name: str) -> None:
     code, output, rows = run(name)
     assert code == 0, output
@@ -71,6 +76,7 @@ def test_a_part_runs_on_a_processor(run: Run, tmp_path: Path, name: str) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", NOTHING_HERE)
 def test_a_part_that_a_processor_cannot_run_says_so(run: Run, name: str) -> None:
     code, output, rows = run(name)
@@ -79,6 +85,7 @@ def test_a_part_that_a_processor_cannot_run_says_so(run: Run, name: str) -> None
     assert {row["state"] for row in rows} == {"needs a GPU"}
 
 
+@pytest.mark.soak
 def test_speed_runs_beside_its_peers(run: Run) -> None:
     code, output, found = run("speed")
     assert code == 0, output
