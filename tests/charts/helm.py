@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import pickle
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,18 +60,17 @@ def _template(helm: str, release: str, arguments: tuple[str, ...], stdin: str) -
 def template(values: Values | Path, helm: str = "", release: str = "demo", fresh: bool = False) -> str:
     """Render the chart with values from a file or a dict; results are cached, unless `fresh`.
 
-    Where no Helm is named, Helm 3's engine renders them without a new process, but for another release's name.
+    Where no Helm is named, Helm 3's engine renders them without a new process, but for another release's name. That
+    Helm 4 renders the same is to be seen once for each file of values: a start costs more than the engine's render.
     """
-    render = _template.__wrapped__ if fresh else _template
-    if isinstance(values, Path) and (helm or values.name == NAMES_RELEASE):
-        helm = helm or "helm3"
-        release = "run" if values in EXAMPLES else release
-        return render(helm, release, ("-f", str(values), *(IMAGES if values in EXAMPLES else ())), "")
     if isinstance(values, Path):
+        release = "run" if values.name == NAMES_RELEASE else release
+        if helm:
+            return _template(helm, release, ("-f", str(values), *(IMAGES if values in EXAMPLES else ())), "")
         values = merged(read_values(values), IMAGED if values in EXAMPLES else {})
     if not helm and release == "demo":
-        return _rendered(json.dumps(values))
-    return render(helm or "helm3", release, ("-f", "-"), yaml.dump(values, Dumper=yaml.CSafeDumper))
+        return (_rendered.__wrapped__ if fresh else _rendered)(json.dumps(values))
+    return _template(helm or "helm3", release, ("-f", "-"), yaml.dump(values, Dumper=yaml.CSafeDumper))
 
 
 def read_values(path: Path) -> Values:
@@ -136,13 +136,18 @@ def validate(text: str, folder: str = "") -> None:
         raise HelmError("".join(said[:-1]))
 
 
-def rendered(values: Path, release: str) -> list[Values]:
-    """Return the objects that values become, the same on both Helms and valid."""
-    texts = [template(yaml.safe_load(values.read_text()), program, release) for program in HELMS]
-    objects = [documents(text) for text in texts]
-    assert objects[0] == objects[1]
-    validate("\n---\n".join(texts))
-    return objects[0]
+def pieces(text: str) -> list[str]:
+    """Return the texts of manifests in one order, without blank lines and the names of templates."""
+    kept = "\n".join(line for line in text.splitlines() if line.strip() and not line.startswith("# Source:"))
+    return sorted(piece.strip() for piece in re.split(r"^---$", kept, flags=re.M) if piece.strip())
+
+
+def rendered(values: Values | Path, release: str = "demo") -> str:
+    """Return the manifests that values become, the same on both Helms and valid."""
+    text = template(values, release=release)
+    assert pieces(template(values, "helm4", release)) == pieces(text)
+    validate(text)
+    return text
 
 
 def only(text: str, kind: str) -> Values:

@@ -52,7 +52,9 @@ def test_the_objects_match_the_schemas_of_their_controllers(path: Path):
 
 def test_every_file_in_the_folder_is_a_run_of_its_own_on_the_claims_of_the_application(tmp_path: Path):
     first, values = chart_source(yaml.safe_load((ARGOCD / "application.yaml").read_text()))
-    made = {one["metadata"]["name"] for one in helm.rendered(values, first) if one["kind"] == "PersistentVolumeClaim"}
+    text = helm.template(values, release=first)
+    helm.validate(text)
+    made = {one["metadata"]["name"] for one in helm.documents(text) if one["kind"] == "PersistentVolumeClaim"}
     (files,) = yaml.safe_load((ARGOCD / "applicationset.yaml").read_text())["spec"]["generators"][0]["git"]["files"]
     assert sorted(helm.ROOT.glob(files["path"])) == RUNS
     directories = set()
@@ -61,8 +63,7 @@ def test_every_file_in_the_folder_is_a_run_of_its_own_on_the_claims_of_the_appli
         assert application["metadata"]["name"] == f"run-{path.stem}"
         release, values = chart_source(application)
         assert (release, values) == (path.stem, path)
-        objects = helm.rendered(values, release)
-        text = str(objects)
+        text = str(helm.documents(helm.rendered(values, release)))
         assert set(re.findall(r"'claimName': '([^']+)'", text)) == made
         assert "ttlSecondsAfterFinished" not in text
         directories |= set(re.findall(r"/results/runs/([\w-]+)", text))

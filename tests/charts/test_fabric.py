@@ -81,7 +81,6 @@ def test_a_pod_with_a_fast_network_is_the_job_of_its_network(road: str):
     assert ("can take the node over" in said) == (road == "the privileged node")
 
 
-@pytest.mark.parametrize("program", helm.HELMS)
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -93,9 +92,9 @@ def test_a_pod_with_a_fast_network_is_the_job_of_its_network(road: str):
     ],
     ids=["claims", "annotations", "environment alone", "two roads", "another"],
 )
-def test_a_road_without_its_devices_is_refused(values: helm.Values, said: str, program: str):
+def test_a_road_without_its_devices_is_refused(values: helm.Values, said: str):
     with pytest.raises(helm.HelmError) as caught:
-        helm.template(helm.merged(helm.everything(), values), program)
+        helm.template(helm.merged(helm.everything(), values))
     assert said in " ".join(str(caught.value).split())
 
 

@@ -103,8 +103,7 @@ def test_a_job_that_asks_for_none_gets_none():
     assert accounts(values) == {}
 
 
-@pytest.mark.parametrize("program", helm.HELMS)
-def test_one_account_with_the_rights_of_two_is_refused(program: str):
+def test_one_account_with_the_rights_of_two_is_refused():
     """Also where the first of the two has no annotation."""
     values = helm.merged(
         helm.everything(),
@@ -112,7 +111,7 @@ def test_one_account_with_the_rights_of_two_is_refused(program: str):
         helm.at("mpijob.training.serviceAccount.annotations", ROLE),
     )
     with pytest.raises(helm.HelmError, match="creates the ServiceAccount demo-training, and another part creates one"):
-        helm.template(values, program)
+        helm.template(values)
     named = helm.merged(values, helm.at("mpijob.training.serviceAccount.name", "reader"))
     assert set(accounts(named)) == {"demo-training", "reader"}
 
@@ -204,10 +203,9 @@ EVERY_KIND = helm.merged(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("program", helm.HELMS)
-def test_annotations_of_every_object_and_its_own_that_win(program: str):
+def test_annotations_of_every_object_and_its_own_that_win():
     shared = {COST: "all", "example.com/team": "", "argocd.argoproj.io/sync-options": "Replace=true"}
-    text = helm.template(helm.merged(EVERY_KIND, helm.at("global.annotations", shared)), program)
+    text = helm.template(helm.merged(EVERY_KIND, helm.at("global.annotations", shared)))
     helm.validate(text)  # no annotation twice
     found = helm.documents(text)
     for one in found:
@@ -221,7 +219,7 @@ def test_annotations_of_every_object_and_its_own_that_win(program: str):
     written = "".join(path.read_text() for path in helm.templates())
     assert {one["kind"] for one in found} == {*re.findall(r"^ *kind: ([A-Z]\w+)$", written, re.MULTILINE)} - {"List"}
     assert [one["metadata"]["annotations"]["helm.sh/hook"] for one in found if one["kind"] == "Pod"] == ["test"]
-    plain = helm.documents(helm.template(EVERY_KIND, program))
+    plain = helm.documents(helm.template(EVERY_KIND))
     assert [one.get("spec") for one in found] == [one.get("spec") for one in plain], "pods, and so jobs, stay"
 
 
@@ -244,8 +242,7 @@ def test_standard_labels_on_pods_where_a_rule_asks_for_them():
     assert pods(both)["dataset"][0]["metadata"]["labels"]["app.kubernetes.io/version"] == "of-the-team"
 
 
-@pytest.mark.parametrize("program", helm.HELMS)
-def test_further_objects_are_templates(program: str):
+def test_further_objects_are_templates():
     domain = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -254,13 +251,13 @@ def test_further_objects_are_templates(program: str):
     }
     both = helm.at("extraObjects", [domain, domain | {"metadata": {"name": "b"}}])
     values = helm.merged(helm.everything(), helm.at("global.labels.team", "vision"), both)
-    objects = helm.documents(helm.template(values, program))
+    objects = helm.documents(helm.template(values))
     found = [one for one in objects if one["metadata"]["name"] in ("demo-gib", "b")]
     assert len(found) == 2
     assert found[0]["metadata"]["labels"] == {"team": "vision"}
     assert found[0]["data"] == {"nodes": "2"}
     with pytest.raises(helm.HelmError, match="extraObjects\\[0\\] has no apiVersion or no kind"):
-        helm.template(helm.merged(values, helm.at("extraObjects", [{"kind": "ConfigMap"}])), program)
+        helm.template(helm.merged(values, helm.at("extraObjects", [{"kind": "ConfigMap"}])))
 
 
 def test_braces_of_another_template_pass_through_as_the_documents_write_them():

@@ -56,6 +56,7 @@ SAME = {
 
 
 TRAINING = ("PyTorchJob", "MPIJob", "TrainJob")
+PAGE = ["Deployment", "Service"]  # of the file browser
 
 
 def names(values: helm.Values, release: str = "demo") -> dict[str, str]:
@@ -169,11 +170,14 @@ def test_settings_belong_to_the_job_that_was_started_with_them():
             assert document["spec"]["runtimeRef"]["name"] == name
 
 
-@pytest.mark.parametrize("release", ["demo", "a" * 53, "x" * 19 + "-" + "y" * 33, "7th.run", "r.e.l-e.a-s.e"])
-def test_names_fit_where_the_operators_add_to_them(release: str):
+@pytest.mark.parametrize("release", ["demo", "a" * 53, "x" * 19 + "-" + "y" * 31, "7th.run", "r.e.l-e.a-s.e"])
+def test_names_fit_where_the_operators_add_to_them_and_a_service(release: str):
     for kind, name in names(base(), release).items():
         assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), kind
         assert len(name) <= 40, kind
+    page = [one for one in helm.documents(helm.template(base(), release=release)) if one["kind"] in PAGE]
+    assert sorted(one["kind"] for one in page) == PAGE
+    assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", one["metadata"]["name"]) for one in page)
 
 
 def test_long_releases_with_the_same_start_stay_apart():
