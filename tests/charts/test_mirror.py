@@ -51,12 +51,12 @@ def values(tmp_path: Path, operator: str = "pytorchjob", **config: Any) -> Path:
 
 
 @pytest.mark.parametrize("example", RELEASES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_each_image_that_an_example_renders_is_listed(example: Path, listed: Any) -> None:
+def test_each_image_that_an_example_renders_is_listed(example: Path) -> None:
     tagged = re.search(r"^[^#\n]*\btag: \w", example.read_text(), re.M)
-    found = listed("-f", example, *(() if tagged else helm.IMAGES), "--images").split()
     values = helm.merged(helm.read_values(example), {} if tagged else helm.IMAGED)
-    release = "run" if example.name == helm.NAMES_RELEASE else "demo"
-    rendered = set(IMAGE.findall(helm.template(values, release=release)))
+    text = helm.template(values, release="run" if example.name == helm.NAMES_RELEASE else "demo")
+    found = [name for kind, name in mirror.merge(list(mirror.of_objects(helm.documents(text)))) if kind == "image"]
+    rendered = set(IMAGE.findall(text))
     assert rendered
     assert set(found) - rendered <= {mirror.INIT_IMAGE}
     assert rendered <= set(found)
