@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -262,20 +263,49 @@ def other(path: str, value: Any) -> Any:
 
 
 LEAVES = helm.leaves()
+APART = ("dataset", "evaluate", "filebrowser", "pytorchjob", "mpijob", "trainjob")
+
+
+def section(text: str, part: str) -> str:
+    """Return what one part of the chart renders."""
+    return "".join(re.findall(rf"^# Source: trainyard/charts/{part}/.*?(?=^---\n# Source|\Z)", text, re.M | re.S))
+
+
+def bundled() -> dict[str, tuple[str, str]]:
+    """What a part renders before and after a value of its own is changed, with one of each other part.
+
+    No value of these changes what another part renders. Left out is what seems to do nothing: it is looked at alone.
+    """
+    plain = helm.everything()
+    known = dict(flat(helm.merged(helm.defaults(), plain)))
+    own = [[path for path in LEAVES if path.startswith(f"{part}.") and path not in CONTEXT] for part in APART]
+    own = [[path for path in paths if not path.endswith(".enabled")] for paths in own]
+    rows = [[path for path in row if path] for row in zip_longest(*own)]
+    changes = [[helm.at(path, other(path, known.get(path, LEAVES[path]))) for path in row] for row in rows]
+    before, *answers = helm.render_all([plain, *(helm.merged(plain, *row) for row in changes)])
+    found = {}
+    for row, answer in zip(rows, answers, strict=True):
+        for path in row:
+            part = path.partition(".")[0]
+            pair = section(before["manifests"], part), section(answer.get("manifests", ""), part)
+            if all(pair) and pair[0] != pair[1]:
+                found[path] = pair
+    return found
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, tuple[str, str]]:
     """What values render, or the words in which they are refused, before and after each value is changed."""
-    cases, plain = [], helm.everything()
+    cases, plain, found = [], helm.everything(), bundled()
     known = dict(flat(helm.merged(helm.defaults(), plain)))
-    for path, default in LEAVES.items():
+    alone = {path: default for path, default in LEAVES.items() if path not in found}
+    for path, default in alone.items():
         before = helm.merged(plain, CONTEXT[path]) if path in CONTEXT else plain
         whole = dict(flat(helm.merged(helm.defaults(), before))) if path in CONTEXT else known
         current = whole.get(path, default)
         cases += [before, helm.merged(before, helm.at(path, other(path, current)))]
     said = [answer.get("manifests") or answer.get("error", "") for answer in helm.render_all(cases)]
-    return dict(zip(LEAVES, zip(said[::2], said[1::2], strict=True), strict=True))
+    return found | dict(zip(alone, zip(said[::2], said[1::2], strict=True), strict=True))
 
 
 @pytest.mark.parametrize("path", LEAVES)
