@@ -1,7 +1,11 @@
 """torch.compile through the whole engine: the same losses, one program for training and one for validation."""
 
+import contextlib
 import itertools
 import json
+import os
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,13 +13,16 @@ from typing import Any
 import pytest
 import torch
 from conftest import TRAIN, VAL, events
-from forked import Fleet
+from forked import Fleet, under_torchrun
 from torch import nn
 
 from trainyard import config
 from trainyard.core.exits import UserError
 from trainyard.data.sampler import Order
+from trainyard.parallel.environment import Place
+from trainyard.parallel.fsdp import Fsdp
 from trainyard.training.compiled import allow_programs, forward_sizes, keep_graphs_whole, prepare_compiler
+from trainyard.training.trainer import build_learner, open_data
 
 pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
 
@@ -28,82 +35,129 @@ SHORT: dict[str, Any] = {
 QUICK = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "0"}
 
 
+# What a compiler imports, which is most of what a short run would cost
+COMPILERS = {"aot_eager": ["torch._dynamo.backends.debugging"], "inductor": ["torch._inductor.compile_fx"]}
+
+
 def counted(
     fleet: Fleet, run: Path, world: int, compiler: str = "", more: dict[str, str] | None = None, **over: Any
 ) -> list[dict[str, Any]]:
     """Run, with more in its environment, and what each rank counted."""
     folder = run.parent / f"{run.name}-counted"
     folder.mkdir(exist_ok=True)
-    fleet.trainer.forker.load("torch._inductor.compile_fx", **QUICK)
+    fleet.trainer.forker.load("torch._dynamo.utils", *COMPILERS.get(compiler, ()), **QUICK)
     env = {"COUNTED": str(folder), "COMPILER": compiler, **QUICK, **(more or {})}
     codes, output = fleet.wait(fleet.start(run, world, "counted", env, **{**SHORT, **over}))
     assert codes == [0] * world, output
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "world", "compiler"),
-    [("single", 1, "inductor"), ("ddp", 2, "aot_eager"), ("fsdp", 2, "aot_eager")],
-)
+def same_losses(run: Path, eager: Path) -> bool:
+    """Whether each step and each validation has the loss that it has without the compiler."""
+    pairs = [
+        (one["loss"], other["loss"])
+        for kind in ("train", "validate")
+        for one, other in zip(events(run, kind), events(eager, kind), strict=True)
+    ]
+    return bool(pairs) and all(one == pytest.approx(other, rel=1e-3) for one, other in pairs)
+
+
+@pytest.fixture(scope="module")
+def eager(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """A run of two processes that compiles nothing, and what each rank counted."""
+    run = tmp_path_factory.mktemp("eager") / "run"
+    return run, counted(fleet, run, 2, deterministic=True)
+
+
 def test_compiled_once_for_training_and_once_for_validation(
-    fleet: Fleet, tmp_path: Path, kind: str, world: int, compiler: str
+    fleet: Fleet, tmp_path: Path, eager: tuple[Path, list[dict[str, Any]]]
 ) -> None:
-    """Ragged batches end each epoch and each validation; on two processes FSDP also has an empty forward."""
+    """Ragged batches end each epoch and each validation; blocks are computed again in backward."""
     assert TRAIN % 8
     assert VAL % 300
+    over = {"strategy": "ddp", "model.compile": True, "model.checkpointing": True, "deterministic": True}
+    found = counted(fleet, tmp_path / "run", 2, "aot_eager", **over)
+    assert [rank["programs"] for rank in found] == [2, 2]
+    assert same_losses(tmp_path / "run", eager[0])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("kind", "world", "compiler"), [("single", 1, "inductor"), ("fsdp", 2, "aot_eager")])
+def test_other_ways_are_compiled_once_for_training_and_once_for_validation(
+    fleet: Fleet, tmp_path: Path, kind: str, world: int, compiler: str
+) -> None:
+    """On two processes FSDP also has an empty forward."""
     over = {"strategy": kind, **({"model.name": "little_models:least"} if compiler == "inductor" else {})}
     eager = fleet.train(tmp_path / "eager", world, **{**SHORT, **over})
     found = counted(fleet, tmp_path / "run", world, compiler, **over, **{"model.compile": True})
-    # FSDP's units are three blocks of one shape, which are one program
     assert [rank["programs"] for rank in found] == [2] * world
-    for kind_of_event in ("train", "validate"):
-        pairs = zip(events(tmp_path / "run", kind_of_event), events(eager, kind_of_event), strict=True)
-        assert all(one["loss"] == pytest.approx(other["loss"], rel=1e-3) for one, other in pairs)
+    assert same_losses(tmp_path / "run", eager)
+
+
+def test_fsdp_has_its_blocks_compiled_and_nothing_around_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three blocks of one shape are one program for training and one for validation."""
+    for name, value in under_torchrun(1)[0].items():
+        monkeypatch.setenv(name, value)
+    base = {"data": {"dir": "synthetic", "synthetic_samples": 8, "image_size": 16}, "batch": {"global": 8}, "epochs": 1}
+    own = config.build(
+        base, {"run": {"dir": str(tmp_path)}, "model": {"name": "little_models:blocks", "compile": True}}
+    )
+    place = Place(0, 1, 0, 1)
+    with fresh_dynamo() as counters:
+        strategy = Fsdp(
+            place, torch.device("cpu"), own.comm, own.fsdp, precision="fp32",
+            compile_options={"backend": "eager", "dynamic": False},
+        )  # fmt: skip
+        try:
+            plan = config.make_plan(own, "ddp", 1)
+            learner = build_learner(own, plan, strategy, open_data(own, plan, strategy))
+            assert learner.model is learner.validated is learner.plain
+            pictures = torch.ones(2, 3, 16, 16)
+            learner.model(pictures).sum().backward()
+            with torch.no_grad():
+                learner.validated(pictures)
+        finally:
+            strategy.close()
+        assert counters["stats"]["unique_graphs"] == 2
 
 
 def test_each_size_of_images_has_a_program(fleet: Fleet, tmp_path: Path) -> None:
     """Twelve sizes, more than torch would build by itself: a program each, one for validation, none built twice."""
     over = {"data.size_start": 9, "data.image_size": 20, "data.val_resize": 0, "data.size_ramp": [0.0, 1.0]}
     grows = {**over, "data.size_multiple": 1, "epochs": 12, "batch.global": 58, "validate.every_epochs": 6}
-    eager = fleet.train(tmp_path / "eager", 1, **{**SHORT, **grows})
-    found = counted(fleet, tmp_path / "run", 1, "aot_eager", **grows, **{"model.compile": True})
+    found = counted(fleet, tmp_path / "run", 1, "eager", **grows, **{"model.compile": True})
     sizes = [event["image_size"] for event in events(tmp_path / "run", "train")]
     assert sizes == [9, 10, 11, 12, 13, 14, 14, 15, 16, 17, 18, 19]
     assert found[0]["programs"] == len(set(sizes)) + 1
-    pairs = zip(events(tmp_path / "run", "train"), events(eager, "train"), strict=True)
-    assert all(one["loss"] == pytest.approx(other["loss"], rel=1e-3) for one, other in pairs)
 
 
-def test_every_block_of_another_shape_may_have_a_program_of_its_own() -> None:
-    """Torch's own limit is 8 for all modules together, and what exceeds it runs without the compiler, in silence."""
+@contextlib.contextmanager
+def fresh_dynamo() -> Iterator[dict[str, Counter[str]]]:
+    """Within this context torch.compile has built nothing, and has its own limit; what it counts."""
     from torch._dynamo import config as dynamo
     from torch._dynamo.utils import counters
 
-    blocks = [nn.Sequential(nn.Linear(size, size), nn.ReLU()) for size in range(1, 13)]
     with dynamo.patch(recompile_limit=dynamo.recompile_limit):
         torch._dynamo.reset()
         counters.clear()
-        allow_programs(len(blocks))
-        for block in blocks:
-            block.compile(backend="eager", dynamic=False)
-            block(torch.ones(2, block[0].in_features))
-        assert counters["stats"]["unique_graphs"] == len(blocks)
+        yield counters
     torch._dynamo.reset()
-    older = SimpleNamespace(cache_size_limit=8)  # torch before 2.7
+
+
+def test_older_torch_has_its_limit_by_another_name() -> None:
+    older = SimpleNamespace(cache_size_limit=8)  # before 2.7
     for count, limit in ((24, 24), (1, 24)):
         allow_programs(count, older)
         assert vars(older) == {"cache_size_limit": limit}
 
 
 def test_each_part_that_fsdp_compiles_has_a_program_for_each_size() -> None:
-    """Nine shapes of blocks, as ResNet-50 has, and three sizes of images, of which one is validated on, too."""
-    from torch._dynamo import config as dynamo
-    from torch._dynamo.utils import counters
+    """Nine shapes of blocks, as ResNet-50 has, and three sizes of images, of which one is validated on, too.
 
+    Torch's own limit is 8 for all modules together, and what exceeds it runs without the compiler, in silence.
+    """
     parts, sizes = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for width in range(1, 10)], (2, 3, 4)
-    with dynamo.patch(recompile_limit=dynamo.recompile_limit):
-        torch._dynamo.reset()
-        counters.clear()
+    with fresh_dynamo() as counters:
         own = config.build({"recipe": "demo", "model": {"compile": True}})
         prepare_compiler(own.model, own.run, len(parts), sizes=len(sizes))
         for part in parts:
@@ -114,9 +168,24 @@ def test_each_part_that_fsdp_compiles_has_a_program_for_each_size() -> None:
             for part in parts:
                 part(torch.ones(sizes[-1], part[0].in_features))
         assert counters["stats"]["unique_graphs"] == len(parts) * (len(sizes) + 1)
-    torch._dynamo.reset()
 
 
+def test_programs_are_kept_in_the_run_if_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    for kept in (False, True):
+        for name in names:
+            monkeypatch.setenv(name, "elsewhere")
+        own = config.build(
+            {"recipe": "demo", "run": {"dir": str(tmp_path)}}, {"model": {"compile": True, "compile_cache": kept}}
+        )
+        with fresh_dynamo():
+            prepare_compiler(own.model, own.run, 1, sizes=1)
+        folder = tmp_path / "compiled"
+        found = [os.environ[name] for name in names]
+        assert found == ([str(folder), str(folder / "triton")] if kept else ["elsewhere"] * 2)
+
+
+@pytest.mark.soak
 def test_a_restart_finds_what_was_compiled(fleet: Fleet, tmp_path: Path) -> None:
     """Also where the folder that torch would use by itself is gone, as it is with a pod."""
     over: dict[str, Any] = {"model.compile": True, "model.compile_cache": True, "epochs": None}
@@ -133,15 +202,6 @@ def test_a_restart_finds_what_was_compiled(fleet: Fleet, tmp_path: Path) -> None
     assert [event["step"] for event in events(tmp_path / "run", "train")] == [1, 2, 3, 4]
 
 
-def test_checkpointed_blocks_are_compiled_under_ddp(fleet: Fleet, tmp_path: Path) -> None:
-    over = {"max_steps": 4, "epochs": None, "strategy": "ddp", "model.checkpointing": True}
-    eager = fleet.train(tmp_path / "eager", 2, **{**SHORT, **over})
-    found = counted(fleet, tmp_path / "run", 2, "aot_eager", **over, **{"model.compile": True})
-    assert all(rank["programs"] for rank in found)
-    pairs = zip(events(tmp_path / "run", "train"), events(eager, "train"), strict=True)
-    assert all(one["loss"] == pytest.approx(other["loss"], rel=1e-3) for one, other in pairs)
-
-
 def test_older_torch_keeps_graphs_with_checkpointed_blocks_whole() -> None:
     from torch._dynamo import config as dynamo
 
@@ -152,8 +212,8 @@ def test_older_torch_keeps_graphs_with_checkpointed_blocks_whole() -> None:
         assert dynamo.optimize_ddp is False
 
 
-def test_garbage_is_collected_at_the_chosen_steps_alone(fleet: Fleet, tmp_path: Path) -> None:
-    found = counted(fleet, tmp_path / "run", 2, deterministic=True)
+def test_garbage_is_collected_at_the_chosen_steps_alone(eager: tuple[Path, list[dict[str, Any]]]) -> None:
+    found = eager[1]
     assert all(rank["deterministic"] for rank in found)
     steps = 2 * -(-TRAIN // 8)
     assert [rank["collected"] for rank in found] == [list(range(6, steps + 1, 6))] * 2
