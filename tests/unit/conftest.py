@@ -99,11 +99,16 @@ class Trainer:
         )  # fmt: skip
 
     def python(
-        self, *words: str, env: dict[str, str] | None = None, stdout: Any = subprocess.PIPE, forked: bool = True
+        self,
+        *words: str,
+        env: dict[str, str] | None = None,
+        stdout: Any = subprocess.PIPE,
+        forked: bool = True,
+        cwd: Path = ROOT,
     ) -> subprocess.Popen[str]:
         """Start `python WORDS`, which run a module, in a session of its own."""
         process = (self.forker.popen if forked else subprocess.Popen)(
-            [sys.executable, *words], cwd=ROOT, env=environment(env), text=True, stdout=stdout,
+            [sys.executable, *words], cwd=cwd, env=environment(env), text=True, stdout=stdout,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self.running.append(process)
