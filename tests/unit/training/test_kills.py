@@ -47,7 +47,7 @@ def killed_to_the_end(trainer: Trainer, run: Path, seed: int, kills: int, in_pla
 
 @pytest.mark.parametrize(
     ("kills", "in_place"),
-    [(5, 3), pytest.param(25, 4, marks=pytest.mark.soak), pytest.param(25, 0, marks=pytest.mark.soak)],
+    [(3, 1), pytest.param(25, 4, marks=pytest.mark.soak), pytest.param(25, 0, marks=pytest.mark.soak)],
 )
 def test_killed_at_random_and_resumed_to_the_same_bits(
     trainer: Trainer, undisturbed: Path, tmp_path: Path, kills: int, in_place: int
