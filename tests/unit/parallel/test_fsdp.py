@@ -36,9 +36,7 @@ def test_a_run_that_fails_resumes_to_the_same_bits(fleet: Fleet, tmp_path: Path)
     over = {"strategy": "fsdp"}
     undisturbed = fleet.train(tmp_path / "calm", 2, **SETTINGS, **over)
     run = tmp_path / "run"
-    for fault in (
-        "reading stale 1 2", "copied cuda 0 1", "forward cuda 1 4", "copied stale 0 1", "validating cuda 1 1"
-    ):  # fmt: skip
+    for fault in ("forward cuda 1 4", "copied stale 0 1", "validating cuda 1 1"):
         assert_one_fails(fleet, run, fault, **ENDLESS, **over)
     assert_ends(fleet, run, "", [0, 0], **ENDLESS, **over)
     assert [event["step"] for event in events(run, "resume")][:2] == [2, 2]

@@ -18,9 +18,8 @@ def pace() -> str:
     return str(patience.slowness())
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_late_node_is_named_and_no_other(fleet: Fleet, tmp_path: Path, kind: str) -> None:
-    found = fleet.inside(tmp_path, 4, "probed", kind, "2", pace())
+def test_a_late_node_is_named_and_no_other(fleet: Fleet, tmp_path: Path) -> None:
+    found = fleet.inside(tmp_path, 4, "probed", "fsdp", "2", pace())
     assert [one["error"] for one in found] == [""] * 4
     assert [one["said"] for one in found[1:]] == [""] * 3
     warning = next(line for line in found[0]["said"].splitlines() if line.startswith("warning:"))
