@@ -87,9 +87,9 @@ def test_plain_torchvision_loads_what_any_strategy_saves(fleet: Fleet, tmp_path:
     import torchvision
 
     over = {
-        "model.name": "torchvision:shufflenet_v2_x0_5", "data.dir": "synthetic", "data.synthetic_samples": 6, "batch.global": 4,
-        "data.image_size": 32, "data.val_resize": 0, "precision": "fp32", "model.batch_norm": "local", "ema.decay": 0.0,
-        "model.channels_last": True,
+        "model.name": "torchvision:shufflenet_v2_x0_5", "data.dir": "synthetic", "data.synthetic_samples": 6,
+        "batch.global": 4, "data.image_size": 32, "data.val_resize": 0, "precision": "fp32",
+        "model.batch_norm": "local", "ema.decay": 0.0, "model.channels_last": True,
     }  # fmt: skip
     run = tmp_path / "run"
     for steps, (kind, world) in enumerate([(other, 1), ("fsdp", 2)], 1):
