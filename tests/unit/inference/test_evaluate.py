@@ -8,10 +8,12 @@ from typing import Any
 
 import browser
 import numpy as np
+import pages
 import pytest
 from conftest import Trainer, picture
+from forked import Forker
 
-from tests import documents, patience
+from tests import patience
 from trainyard.core.exits import UserError
 from trainyard.inference import evaluate
 from trainyard.inference.evaluation_page import MOST_IMAGES, mistakes
@@ -199,16 +201,26 @@ def test_worst_pictures_are_wrong_ones_by_their_loss() -> None:
     assert worst(found, np.array([0, 0, 1, 1]), 1) == [3]
 
 
+HOSTILE = "<b onload=alert(1)>&.jpg"
+
+
+@pytest.fixture(scope="module")
+def evaluation(
+    fashion_run: Path, fashion_pictures: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], str]:
+    """What evaluating says of 300 pictures, one of which has a hostile name, and the page."""
+    folder = tmp_path_factory.mktemp("evaluation")
+    pictures = shutil.copytree(fashion_pictures, folder / "pictures")
+    next(iter((pictures / "n10000005").iterdir())).rename(pictures / "n10000005" / HOSTILE)
+    return evaluated(folder / "out", fashion_run, pictures), (folder / "out" / "evaluation.html").read_text()
+
+
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
-def test_page_in_a_browser(fashion_run: Path, fashion_pictures: Path, tmp_path: Path, width: int, dark: bool) -> None:
-    pictures = shutil.copytree(fashion_pictures, tmp_path / "pictures")
-    hostile = "<b onload=alert(1)>&.jpg"
-    next(iter((pictures / "n10000005").iterdir())).rename(pictures / "n10000005" / hostile)
-    found = evaluated(tmp_path / "out", fashion_run, pictures)
+def test_page_in_a_browser(evaluation: tuple[dict[str, Any], str], tmp_path: Path, width: int, dark: bool) -> None:
+    found, page = evaluation
     assert found["samples"] == 300
-    page = (tmp_path / "out" / "evaluation.html").read_text()
     assert "http" not in page.replace("http://www.w3.org", "")  # nothing is fetched from elsewhere
-    assert hostile not in page
+    assert HOSTILE not in page
     for said in (f"{found['top1']:.2f} %", "Calibration", "Confusion", "Worst images", CLASSES[0]):
         assert said in page, said
     shown = browser.show(page, tmp_path, width, dark)
@@ -222,9 +234,12 @@ def test_page_in_a_browser(fashion_run: Path, fashion_pictures: Path, tmp_path: 
     assert all(block.std() > 2 for block in np.array_split(shown.shot[:2000], 5)), "a part of the page is blank"
 
 
-def test_commands_of_the_page_in_docs_run(fashion_run: Path, fashion_pictures: Path, tmp_path: Path) -> None:
+def test_commands_of_the_page_in_docs_run(
+    forker: Forker, fashion_run: Path, fashion_pictures: Path, tmp_path: Path
+) -> None:
     """The block of docs/evaluate.md, with $RUN and $PICTURES as it describes them."""
-    documents.run("evaluate.md", "trainyard evaluate", cwd=tmp_path, RUN=fashion_run, PICTURES=fashion_pictures)
+    own = {"RUN": fashion_run, "PICTURES": fashion_pictures}
+    pages.run(forker, "evaluate.md", "trainyard evaluate", cwd=tmp_path, **own)
     assert {path.name for path in (tmp_path / "build" / "evaluation").iterdir()} == {
         "result.json", "confusion.npz", "evaluation.html",
     }  # fmt: skip

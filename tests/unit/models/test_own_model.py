@@ -3,22 +3,28 @@
 import json
 from pathlib import Path
 
+import pages
 import pytest
+from forked import Forker
 from torch import nn
 
-from tests import documents
 from tests.documents import ROOT
 from trainyard.models import factory
 
 pytestmark = [pytest.mark.takes(40), pytest.mark.ranks(1)]
 
 
-def test_the_pages_commands_train_use_and_export_it(fashion_pictures: Path, tmp_path: Path) -> None:
+def test_the_pages_commands_train_use_and_export_it(forker: Forker, fashion_pictures: Path, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     short = {"--recipe demo": "--recipe demo --set epochs=null --set max_steps=3"}
     start = {"export PYTHONPATH=examples/models": f"export PYTHONPATH=examples/models:{ROOT}/src:{ROOT}"}
-    documents.run(
-        "recipes.md", "export PYTHONPATH=examples/models", short | start, cwd=tmp_path, PICTURES=fashion_pictures
+    pages.run(
+        forker,
+        "recipes.md",
+        "export PYTHONPATH=examples/models",
+        short | start,
+        cwd=tmp_path,
+        PICTURES=fashion_pictures,
     )
     run = tmp_path / "build" / "compact"
     summary = json.loads((run / "summary.json").read_text())
