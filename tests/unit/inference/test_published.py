@@ -122,7 +122,7 @@ def test_models_said_to_be_timms_too_have_the_same_parameters_there() -> None:
         assert ours == theirs, name
 
 
-@pytest.mark.parametrize("name", ["resnet34", "resnext50_32x4d", "wide_resnet50_2", "densenet121"])
+@pytest.mark.parametrize("name", ["resnext50_32x4d", "densenet121"])
 def test_models_said_to_be_timms_too_compute_the_same_there(name: str) -> None:
     import torchvision
 
