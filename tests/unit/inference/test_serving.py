@@ -4,7 +4,6 @@ import http.client
 import io
 import json
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -42,21 +41,11 @@ def images(fashion_pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def exported(fashion_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was published without ONNX and exported by the page's own line."""
-    run = tmp_path_factory.mktemp("exported") / "run"
-    shutil.copytree(fashion_run / "published", run / "published", ignore=shutil.ignore_patterns("model.onnx"))
-    (run / "published" / "SHA256SUMS").unlink()
-    documents.run("serving.md", "trainyard export", RUN=run)
-    return run
-
-
-@pytest.fixture(scope="module")
-def address(exported: Path) -> Iterator[str]:
+def address(fashion_run: Path) -> Iterator[str]:
     """The server, started by the page's own line."""
     port = ports.free()
     line = documents.text("serving.md", "python examples/serving/serve.py", {"8080": str(port)})
-    process = documents.start(line.strip(), ROOT, RUN=exported)
+    process = documents.start(line.strip(), ROOT, RUN=fashion_run)
     assert process.stdout
     assert "ready on" in process.stdout.readline()
     yield f"127.0.0.1:{port}"
@@ -75,13 +64,18 @@ def asked(
     return answer.status, json.loads(answer.read())
 
 
-def test_the_server_says_what_predict_says(address: str, fashion_run: Path, images: Path, tmp_path: Path) -> None:
-    assert (
-        predict.main(["--model", str(fashion_run), "--data", str(images), "--out", str(tmp_path), "--top", "10"]) == 0
-    )
-    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+@pytest.fixture(scope="module")
+def predicted(fashion_run: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What `trainyard predict` says of the images."""
+    out = tmp_path_factory.mktemp("predicted")
+    assert predict.main(["--model", str(fashion_run), "--data", str(images), "--out", str(out), "--top", "10"]) == 0
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
     assert len(lines) == len(list(images.iterdir())) > 8
-    for line in lines:
+    return lines
+
+
+def test_the_server_says_what_predict_says(address: str, predicted: list[dict[str, Any]], images: Path) -> None:
+    for line in predicted:
         status, found = asked(address, "POST", "/predict?top=10", (images / line["name"]).read_bytes())
         assert status == 200, found
         ours = {one["class"]: one["probability"] for one in line["top"]}
@@ -91,7 +85,7 @@ def test_the_server_says_what_predict_says(address: str, fashion_run: Path, imag
         first, second = line["top"][:2]
         if first["probability"] - second["probability"] > 2 * TOLERANCE:
             assert (found["top"][0]["class"], found["top"][0]["index"]) == (first["class"], first["index"])
-    assert len({line["top"][0]["class"] for line in lines}) > 1, "the model tells classes apart"
+    assert len({line["top"][0]["class"] for line in predicted}) > 1, "the model tells classes apart"
 
 
 def test_the_pages_request_is_answered(address: str, images: Path) -> None:
@@ -143,18 +137,16 @@ class Infers(BaseHTTPRequestHandler):
 
 
 def test_the_pages_client_says_what_predict_says(
-    exported: Path, fashion_run: Path, images: Path, tmp_path: Path
+    predicted: list[dict[str, Any]], fashion_run: Path, images: Path, tmp_path: Path
 ) -> None:
-    assert predict.main(["--model", str(fashion_run), "--data", str(images), "--out", str(tmp_path / "out")]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
-    surest = max(lines, key=lambda line: float(line["top"][0]["probability"]))
+    surest = max(predicted, key=lambda line: float(line["top"][0]["probability"]))
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "serving.md").read_text(), re.S)
     (tmp_path / "client.py").write_text(code)
     (tmp_path / "serve.py").symlink_to(ROOT / "examples/serving/serve.py")
-    (tmp_path / "published").symlink_to(exported / "published")
+    (tmp_path / "published").symlink_to(fashion_run / "published")
     import onnxruntime
 
-    Infers.session = onnxruntime.InferenceSession(exported / "published" / "model.onnx")
+    Infers.session = onnxruntime.InferenceSession(fashion_run / "published" / "model.onnx")
     with loopback.serving(Infers) as server:
         address = f"http://127.0.0.1:{server.server_port}"
         done = patience.run(
@@ -172,11 +164,11 @@ def test_a_folder_without_onnx_is_refused(tmp_path: Path) -> None:
     assert f"lacks model.onnx: run `trainyard export --model {tmp_path} --to onnx`" in done.stderr
 
 
-def test_the_pages_configuration_of_triton_names_what_the_model_has(exported: Path) -> None:
+def test_the_pages_configuration_of_triton_names_what_the_model_has(fashion_run: Path) -> None:
     page = (ROOT / "docs" / "serving.md").read_text()
     import onnx
 
-    graph = onnx.load(exported / "published" / "model.onnx").graph
+    graph = onnx.load(fashion_run / "published" / "model.onnx").graph
     for kind, value in (("input", graph.input[0]), ("output", graph.output[0])):
         form = kind + r' \[\{ name: "(\w+)", data_type: TYPE_FP32, dims: \[(.+)\] \}\]'
         ((name, dims),) = re.findall(f"^{form}$", page, re.M)
