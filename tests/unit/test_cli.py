@@ -85,10 +85,27 @@ def test_without_the_trainers_packages_the_extra_is_named(tmp_path: Path, words:
     )
 
 
+HELPS = """
+import sys
+from trainyard import cli
+
+for name in sys.argv[1:]:
+    try:
+        code = cli.run(name, ["--help"])
+    except SystemExit as end:
+        code = end.code
+    assert not code, name
+"""
+
+
 def test_commands_about_a_release_and_settings_need_no_trainer(tmp_path: Path) -> None:
     path = absent(tmp_path, *cli.OF_TRAINERS)
-    for name in (*cli.COMMANDS[cli.RELEASE], "config"):
-        assert trainyard(name, "--help", PYTHONPATH=path).returncode == 0
+    words = [sys.executable, "-c", HELPS, *cli.COMMANDS[cli.RELEASE], "config"]
+    done = subprocess.run(
+        words, env=environment({"PYTHONPATH": path}), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("usage: trainyard ") == len(words) - 3
     assert trainyard("config", "--recipe", "demo", PYTHONPATH=path).returncode == 0
 
 
