@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT, Trainer, constants, environment, ranks_of, wait_for_step
-from forked import Fleet
+from forked import Fleet, Forker
 
 from tests import patience
 from trainyard.core.storage import storage
@@ -194,12 +194,12 @@ MEASURED = [("step", 5), *[("data", 5), ("step", 5)] * 5]  # the first step coun
         ("auto", [("checkpoint", 1900)], 138),
     ],
 )  # fmt: skip
-def test_what_may_take_longer(tmp_path: Path, bound: str, phases: list[tuple[str, float]], code: int) -> None:
+def test_what_may_take_longer(
+    forker: Forker, tmp_path: Path, bound: str, phases: list[tuple[str, float]], code: int
+) -> None:
     """Phases that last so many seconds, by a clock that only the phases move."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), repr(phases), bound],
-        env=environment(), cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path), repr(phases), bound]
+    done = forker.run(words, env=environment(), cwd=ROOT)
     assert done.returncode == code, done.stderr
     assert (tmp_path / "hang.json").exists() == (code == 138)
     beat = json.loads((tmp_path / "heartbeats" / "rank-0.json").read_text())
