@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Trainer, constants, environment, events, hold, wait_for_step
+from forked import Forker
 from prometheus_client.core import Metric
 
 from tests import patience, ports
@@ -37,6 +38,12 @@ pytestmark = pytest.mark.takes(60)
 
 # W&B's own service may be slow on a busy machine, without a server too
 WAITS = constants({f"telemetry.wandb.{name}": patience.IDLE for name in ("INIT_SECONDS", "FINISH_SECONDS")})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded(forker: Forker) -> None:
+    """Let each run find W&B's client imported."""
+    forker.load("wandb")
 
 
 def scrape(port: int, run: str) -> dict[str, float]:
@@ -174,7 +181,7 @@ def test_a_run_that_is_scraped_ends_when_its_last_numbers_were_fetched(trainer: 
     run, port, places = tmp_path / "run", ports.free(), tmp_path / "places"
     over = {"metrics.port": port, "optimizer.lr": 1e30, "epochs": 2}
     late = constants({"telemetry.prometheus.SHORTEST": patience.IDLE})  # as this test on a busy machine
-    process = trainer.start(run, 2, {**late, **hold(places, "1")}, **over)
+    process = trainer.start(run, 1, {**late, **hold(places, "1")}, **over)
     seen: list[dict[str, float]] = []
     while process.poll() is None:
         with contextlib.suppress(OSError, HTTPException):  # it does not serve yet, or ends with an answer half sent
@@ -337,43 +344,12 @@ def mounted(folder: Path) -> dict[str, str]:
     return {"TRAINYARD_SECRETS": str(folder / "secrets"), "WANDB_INIT_TIMEOUT": str(patience.IDLE), **WAITS}
 
 
-def test_the_mounted_key_reports_online_with_a_rate_per_process(trainer: Trainer, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with wandb_server.running() as server:
-        env = mounted(tmp_path) | {"WANDB_BASE_URL": server.url}
-        output, _ = patience.communicate(trainer.start(run, 2, env))
-    login = base64.b64encode(f"api:{KEY}".encode()).decode()
-    assert server.keys == {f"Basic {login}"}, output
-    rows = {row["_step"]: row for row in server.history["run"] if "train/loss" in row}
-    for event in events(run, "train"):
-        row = rows[event["step"]]
-        assert row["train/loss"] == pytest.approx(event["loss"])
-        assert row["train/images_per_second_per_process"] == pytest.approx(event["images_per_second"] / 2)
-    assert KEY not in output
-    assert all(KEY.encode() not in path.read_bytes() for path in run.rglob("*") if path.is_file())
-
-
-def test_a_server_that_is_down_at_the_start_costs_the_run_nothing(trainer: Trainer, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with wandb_server.running() as server:
-        server.down = True
-        quick = {"WANDB_BASE_URL": server.url, "WANDB_INIT_TIMEOUT": "3"}
-        process = trainer.start(run, 1, mounted(tmp_path) | quick)
-        output, _ = patience.communicate(process)
-    assert process.returncode == 0, output
-    assert "the run is recorded offline: wandb sync" in output
-    (recorded,) = (run / "wandb").glob("offline-run-*/*.wandb")
-    _, rows = wandb_history(recorded)
-    assert [row["_step"] for row in rows if "train/loss" in row] == [event["step"] for event in events(run, "train")]
-
-
-def test_an_outage_in_the_middle_is_made_up_for(trainer: Trainer, tmp_path: Path) -> None:
+def test_the_mounted_key_reports_online_and_an_outage_is_made_up_for(trainer: Trainer, tmp_path: Path) -> None:
     run, places = tmp_path / "run", tmp_path / "places"
     with wandb_server.running() as server:
         # after a long outage, as of a slow machine, W&B's pause before its next try is longer than a run may wait for
         again = {"WANDB__FILE_STREAM_RETRY_WAIT_MAX_SECONDS": "2", "WANDB_BASE_URL": server.url}
-        env = mounted(tmp_path) | again | hold(places, "2", "10")
-        process = trainer.start(run, 1, env)
+        process = trainer.start(run, 2, mounted(tmp_path) | again | hold(places, "2", "10"))
         wait_for_step(run, 2, process)
         server.down = True
         (places / "2").unlink()
@@ -383,8 +359,15 @@ def test_an_outage_in_the_middle_is_made_up_for(trainer: Trainer, tmp_path: Path
         (places / "10").unlink()
         output, _ = patience.communicate(process)
     assert process.returncode == 0, output
-    steps = [row["_step"] for row in server.history["run"] if "train/loss" in row]
-    assert steps == [event["step"] for event in events(run, "train")]
+    login = base64.b64encode(f"api:{KEY}".encode()).decode()
+    assert server.keys == {f"Basic {login}"}, output
+    rows = [row for row in server.history["run"] if "train/loss" in row]
+    assert [row["_step"] for row in rows] == [event["step"] for event in events(run, "train")]
+    for row, event in zip(rows, events(run, "train"), strict=True):
+        assert row["train/loss"] == pytest.approx(event["loss"])
+        assert row["train/images_per_second_per_process"] == pytest.approx(event["images_per_second"] / 2)
+    assert KEY not in output
+    assert all(KEY.encode() not in path.read_bytes() for path in run.rglob("*") if path.is_file())
 
 
 def begin(settings: config.Config, say: Callable[[str], None]) -> Any | None:
@@ -449,14 +432,16 @@ print("the run goes on")
 """
 
 
-@pytest.mark.parametrize("how", ["refuses", "answers nothing"])
-def test_a_server_that_refuses_or_answers_nothing_costs_a_line(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("status", [401, 503, None], ids=["refuses", "is down", "answers nothing"])
+def test_a_server_that_is_of_no_use_at_the_start_costs_a_line(
+    forker: Forker, tmp_path: Path, status: int | None
+) -> None:
     """And what is reported is recorded offline."""
     with wandb_server.running() as server, socket.create_server(("127.0.0.1", 0)) as silent:
-        server.down, server.status = True, 401
-        url = server.url if how == "refuses" else f"http://127.0.0.1:{silent.getsockname()[1]}"
+        server.down, server.status = True, status or 0
+        url = server.url if status else f"http://127.0.0.1:{silent.getsockname()[1]}"
         env = environment() | {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": url, "WANDB_INIT_TIMEOUT": "3"}
-        done = patience.run([sys.executable, "-c", ALONE, str(tmp_path)], env=env, cwd=ROOT)
+        done = forker.run([sys.executable, "-c", ALONE, str(tmp_path)], env=env, cwd=ROOT)
     *said, goes_on = done.stdout.splitlines()
     assert (done.returncode, goes_on) == (0, "the run goes on"), done
     assert len(said) == 1, done
