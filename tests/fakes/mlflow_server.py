@@ -15,16 +15,20 @@ from tests import patience
 
 @contextmanager
 def running(folder: Path, port: int) -> Iterator[str]:
-    """Run the server; its address. What an earlier one has kept in the folder is still there."""
+    """Run the server as `mlflow server` would start it, which loads all of MLflow itself; its address.
+
+    What an earlier one has kept in the folder is still there.
+    """
     url, output = f"http://127.0.0.1:{port}", folder / "server.log"
     command = [
-        str(Path(sys.executable).with_name("mlflow")), "server", "--host", "127.0.0.1", "--port", str(port),
-        "--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
-        "--artifacts-destination", str(folder / "artifacts"),
+        sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(port), "mlflow.server.fastapi_app:app"
     ]  # fmt: skip
+    stores = dict.fromkeys(("FILE_STORE", "REGISTRY_STORE"), f"sqlite:///{folder}/mlflow.db")
+    artifacts = {"SERVE_ARTIFACTS": "true", "ARTIFACT_ROOT": "mlflow-artifacts:/", "ARTIFACT_DESTINATION": str(folder)}
     # its job runners, which evaluate language models, poll all the time
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    environment = os.environ | quiet
+    given = {f"_MLFLOW_SERVER_{name}": value for name, value in (stores | artifacts).items()}
+    environment = os.environ | quiet | given
     with output.open("ab") as log:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

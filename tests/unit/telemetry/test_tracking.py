@@ -1,10 +1,12 @@
 """TensorBoard and MLflow: their own readers show the numbers of metrics.jsonl, and no fault of theirs ends a run."""
 
 import base64
+import contextlib
 import json
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import Trainer, constants, events, hold, wait_for_step
+from forked import Forker
 
 from tests import patience, ports
 from tests.fakes import loopback, mlflow_server
@@ -34,6 +37,12 @@ TOKEN = "token-of-nobody"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with mlflow_server.running(tmp_path_factory.mktemp("mlflow"), ports.free()) as url:
         yield url
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded(forker: Forker) -> None:
+    """Let each run find both clients imported."""
+    forker.load("mlflow.tracking", "tensorboardX.summary", **mlflow.DEFAULTS)
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +154,6 @@ def refused(trainer: Trainer, run: Path, env: dict[str, str], **over: Any) -> tu
     may take longer to load.
     """
     places, log = run.parent / "places", run.parent / "log"
-    trainer.forker.load("mlflow.tracking", "tensorboardX.summary", **mlflow.DEFAULTS)
     with log.open("w") as file:
         two: dict[str, Any] = {"max_steps": 2, "epochs": None}
         last = constants({"telemetry.outbox.LAST_SECONDS": patience.IDLE})  # TensorBoard may load as long
@@ -171,18 +179,52 @@ def test_services_that_are_not_there_cost_a_run_one_line_each(trainer: Trainer, 
     assert sum("TensorBoard takes no numbers (FileExistsError" in line for line in lines) == 1
 
 
-def test_an_outage_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def relayed(port: int, server: str) -> Iterator[None]:
+    """Pass what comes to a port on to the server; after the block all connections are cut, and none is taken."""
+    ends: list[socket.socket] = []
+
+    def pass_on(one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while content := one.recv(1 << 16):
+                other.sendall(content)
+            other.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = listener.accept()[0]
+                pair = client, socket.create_connection(("127.0.0.1", int(server.rpartition(":")[2])))
+                ends.extend(pair)
+                for ways in (pair, pair[::-1]):
+                    threading.Thread(target=pass_on, args=ways, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        accepts = threading.Thread(target=accept)
+        accepts.start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepts.join()
+            for end in ends:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+
+def test_an_outage_is_made_up_for(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.2)
     monkeypatch.setattr(outbox, "LONGEST_PAUSE", 1.0)
     monkeypatch.setattr(outbox, "EVERY", 0.1)
     run, port, said = tmp_path / "run", ports.free(), []
     record(run, range(1, 4))
     settings = settings_of(run, mlflow={"uri": f"http://127.0.0.1:{port}", "experiment": "outage"})
+    client = client_of(server)
     box = begin(settings, run, said.append)
     assert box is not None
     patience.wait("the outage is said", lambda: said, patience.still)
-    with mlflow_server.running(tmp_path, port) as url:
-        client = client_of(url)
+    with relayed(port, server):
         latest = lambda: [step for one in runs_of(client, "outage") for step, _ in history(client, one, "train/loss")]  # noqa: E731
         patience.wait("the first steps are there", lambda: latest() == [1, 2, 3], patience.still)
         # the server may be gone before it has answered the one who sent them
@@ -190,12 +232,11 @@ def test_an_outage_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     record(run, range(4, 7))
     box.wake()
     patience.wait("the second outage is said", lambda: said[-1].startswith("MLflow takes no numbers"), patience.still)
-    with mlflow_server.running(tmp_path, port) as url:
+    with relayed(port, server):
         box.finish()
         assert box.join(patience.IDLE), said
-        client = client_of(url)
-        (found,) = runs_of(client, "outage")
-        assert history(client, found, "train/loss") == [(step, 1 / step) for step in range(1, 7)]
+    (found,) = runs_of(client, "outage")
+    assert history(client, found, "train/loss") == [(step, 1 / step) for step in range(1, 7)]
     assert [line for line in said if "/#/" not in line and "takes no numbers" not in line] == (
         ["MLflow takes numbers again"] * 2
     )
@@ -289,20 +330,43 @@ def refusing(status: int) -> Iterator[tuple[str, list[str]]]:
         yield f"http://127.0.0.1:{listener.server_port}", seen
 
 
-@pytest.mark.parametrize("status", [401, 404, 500])
-def test_the_mounted_token_reaches_a_server_that_refuses_and_no_record(
-    trainer: Trainer, tmp_path: Path, status: int
-) -> None:
+def test_the_mounted_token_reaches_a_server_that_refuses_and_no_record(trainer: Trainer, tmp_path: Path) -> None:
     run = tmp_path / "run"
     (tmp_path / "secrets" / "mlflow").mkdir(parents=True)
     (tmp_path / "secrets" / "mlflow" / "MLFLOW_TRACKING_TOKEN").write_text(f"{TOKEN}\n")
-    with refusing(status) as (url, seen):
+    with refusing(401) as (url, seen):
         code, output = refused(trainer, run, {"TRAINYARD_SECRETS": str(tmp_path / "secrets"), mlflow.URI: url})
     assert code == 0, output
     assert set(seen) == {f"Bearer {TOKEN}"}
     assert sum("MLflow takes no numbers" in line for line in output.splitlines()) == 1, output
     assert TOKEN not in output
     assert all(TOKEN.encode() not in path.read_bytes() for path in run.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("status", [401, 404, 500])
+def test_a_password_in_the_environments_address_is_sent_and_not_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], status: int
+) -> None:
+    """Whatever the server refuses by; that is said once, however often it is tried."""
+    monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.1)
+    run, said = tmp_path / "run", []
+    record(run, range(1, 3))
+    for variable in mlflow.LOGIN:  # which it sets from the address
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    with refusing(status) as (url, seen):
+        monkeypatch.setenv(mlflow.URI, url.replace("//", "//ada:se%40cret@"))
+        box = begin(settings_of(run), run, said.append)
+        assert box is not None
+        patience.wait(
+            "it tries again", lambda: said and len(seen) > 4, patience.still
+        )  # each time two requests at most
+        outbox.close([box], said.append, patience.IDLE)
+    assert set(seen) == {f"Basic {base64.b64encode(b'ada:se@cret').decode()}"}
+    assert said[0].startswith("MLflow takes no numbers")
+    assert len(said) == 2
+    assert "took not all numbers" in said[1]
+    assert all("cret" not in text for text in (*said, *capfd.readouterr()))
 
 
 def test_off_and_addresses_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,15 +381,6 @@ def test_off_and_addresses_that_are_none(tmp_path: Path, monkeypatch: pytest.Mon
     assert said == [
         "MLflow: MLFLOW_TRACKING_URI is not the address of a server, http://... or https://...: nothing is sent"
     ]
-
-
-def test_a_password_in_the_environments_address_is_sent_and_not_printed(trainer: Trainer, tmp_path: Path) -> None:
-    with refusing(401) as (url, seen):
-        code, output = refused(trainer, tmp_path / "run", {mlflow.URI: url.replace("//", "//ada:se%40cret@")})
-    assert code == 0, output
-    assert set(seen) == {f"Basic {base64.b64encode(b'ada:se@cret').decode()}"}
-    assert "MLflow takes no numbers" in output
-    assert "cret" not in output
 
 
 def test_a_run_that_was_deleted_or_moved_to_another_experiment_is_sent_whole(server: str, tmp_path: Path) -> None:
