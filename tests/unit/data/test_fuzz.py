@@ -3,9 +3,11 @@
 AddressSanitizer and UndefinedBehaviorSanitizer see what lies outside of memory, valgrind also what was never written.
 """
 
+import hashlib
 import os
 import random
 import re
+import shutil
 import subprocess
 import tempfile
 from functools import cache
@@ -18,6 +20,7 @@ from PIL import Image
 
 from tests import patience
 from tests.unit.data import jpegs, test_decode
+from trainyard import native
 from trainyard.data import decode
 
 pytestmark = pytest.mark.takes(20)
@@ -46,11 +49,19 @@ def place() -> "tempfile.TemporaryDirectory[str]":
 
 @cache
 def compiled(source: str, *flags: str) -> Path:
-    out = Path(place().name, f"{source}{'-sanitized' if flags else ''}.out")
+    """Compile a program, unless this machine has it already; kept by the content of all that it is made of."""
     others = [str(NATIVE / other) for other in SOURCES[source]]
     command = ["gcc", "-std=gnu11", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-g1", "-O1", *flags]
-    subprocess.check_call([*command, str(HERE / source), *others, "-o", str(out), "-ljpeg"])
-    return out
+    made_of = [native.sources(), *(path.read_bytes() for path in sorted(HERE.glob("*.[ch]")))]
+    made_by = [" ".join([*command, *SOURCES[source]]).encode(), subprocess.check_output(["gcc", "--version"])]
+    name = f"{source}-{hashlib.sha256(b''.join(made_of + made_by)).hexdigest()[:16]}.out"
+    kept, out = native.cached_path().with_name(name), Path(place().name, name)
+    if not kept.is_file():
+        subprocess.check_call([*command, str(HERE / source), *others, "-o", str(out), "-ljpeg"])
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            Path(shutil.copy(out, folder)).replace(kept)
+    return kept
 
 
 def run(*command: object, **env: str) -> str:
