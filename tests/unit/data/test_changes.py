@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import pytest
@@ -50,29 +51,23 @@ def plan(
     return AugmentPlan(flip, list(wanted), erased, COLOUR, fills)  # type: ignore[arg-type]
 
 
-def changed(picture: Tensor, wanted: AugmentPlan) -> Tensor:
-    """The picture changed in C."""
+def changed(picture: Tensor, wanted: AugmentPlan, vectors: int = 512) -> Tensor:
+    """The picture changed in C, with or without (0) what only some machines have."""
+    library = native.library()
+    assert library is not None
     pixels = picture.permute(1, 2, 0).contiguous().clone()
+    library.trainyard_vectors(vectors)
     changes.change(pixels, changes.steps(wanted, *picture.shape[1:]))
+    library.trainyard_vectors(512)
     return pixels.permute(2, 0, 1)
 
 
 def apart(picture: Tensor, wanted: AugmentPlan) -> int:
-    """The largest difference of a value between C and torchvision."""
-    return int((changed(picture, wanted).int() - augmentation.apply_changes(picture, wanted).int()).abs().max())
+    """The largest difference of a value between C, with or without vectors, and torchvision."""
+    expected = augmentation.apply_changes(picture, wanted).int()
+    return max(int((changed(picture, wanted, bits).int() - expected).abs().max()) for bits in (512, 0))
 
 
-@pytest.fixture(params=[512, 0], ids=["vectors", "plain"])
-def plain(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The library with and without what only some machines have."""
-    library = native.library()
-    assert library is not None
-    library.trainyard_vectors(request.param)
-    yield
-    library.trainyard_vectors(512)
-
-
-@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("wide", [True, False])
 def test_torchvisions_operations_on_random_pictures(wide: bool) -> None:
     """Colours to the last bit; bilinear pixels, which torch computes in floats of each machine's own, within 1."""
@@ -86,7 +81,6 @@ def test_torchvisions_operations_on_random_pictures(wide: bool) -> None:
             assert apart(picture, plan(change)) <= most, (change, picture.shape)
 
 
-@pytest.mark.usefixtures("plain")
 def test_increasing_operations_on_random_pictures() -> None:
     rng = np.random.Generator(np.random.Philox(key=[3, 3]))
     for picture in pictures(100, seed=7):
@@ -97,7 +91,6 @@ def test_increasing_operations_on_random_pictures() -> None:
             assert apart(picture, plan(change, fills=True)) <= most, (change, picture.shape)
 
 
-@pytest.mark.usefixtures("plain")
 def test_a_flip_and_a_rectangle_are_exact() -> None:
     rng = np.random.Generator(np.random.Philox(key=[4, 4]))
     for picture in pictures(200, seed=8):
@@ -108,38 +101,34 @@ def test_a_flip_and_a_rectangle_are_exact() -> None:
         assert apart(picture, plan(Change("Invert", 0.0), flip=bool(height % 2), erased=area)) == 0
 
 
-@pytest.mark.usefixtures("plain")
-def test_whole_pixels_and_right_angles_are_exact() -> None:
+@pytest.mark.parametrize("bits", [512, 0], ids=["vectors", "plain"])
+def test_whole_pixels_and_right_angles_are_exact(bits: int) -> None:
     for picture in pictures(40, seed=9):
         height, width = picture.shape[1:]
         turned = {0.0: 0, 180.0: 2, -180.0: 2, **({90.0: 1, -90.0: 3} if height == width else {})}
         for degrees, turns in turned.items():
             expected = torch.rot90(picture, turns, (1, 2))
-            assert torch.equal(changed(picture, plan(Change("Rotate", degrees))), expected), degrees
+            assert torch.equal(changed(picture, plan(Change("Rotate", degrees)), bits), expected), degrees
         for shift in (0, 1, width // 2, width):
             expected = torch.zeros_like(picture)
             expected[:, :, shift:] = picture[:, :, : width - shift]
-            assert torch.equal(changed(picture, plan(Change("TranslateX", float(shift)))), expected)
-            assert torch.equal(changed(picture, plan(Change("TranslateX", -float(shift)), flip=True)).flip(2), expected)
+            assert torch.equal(changed(picture, plan(Change("TranslateX", float(shift))), bits), expected)
+            assert torch.equal(
+                changed(picture, plan(Change("TranslateX", -float(shift)), flip=True), bits).flip(2), expected
+            )
 
 
 def test_vectors_and_plain_c_give_the_same_bits_and_they_stay_so() -> None:
     """One digest for every machine; it changes only when a release's pictures are meant to change."""
-    library = native.library()
-    assert library is not None
-    digests = []
-    for bits in (512, 0):
-        library.trainyard_vectors(bits)
-        digest = hashlib.sha256()
-        for number, picture in enumerate(pictures(100, seed=11)):
-            pixels = (torch.arange(picture.numel()) * (number * 2 + 7) % 251).to(torch.uint8).view_as(picture)
-            for policy in ("trivial", "rand", "rand_increasing"):
-                augment = AugmentSettings(policy=policy, erase=0.5, policy_ops=3, policy_magnitude=8)  # type: ignore[arg-type]
-                wanted = augmentation.plan(augment, transforms.random_numbers(1, 2, number), *picture.shape[1:], COLOUR)
-                digest.update(changed(pixels, wanted).contiguous().numpy().tobytes())
-        digests.append(digest.hexdigest()[:16])
-    library.trainyard_vectors(512)
-    assert digests == ["cbe09fe84f8c9f9c"] * 2
+    digests = {bits: hashlib.sha256() for bits in (512, 0)}
+    for number, picture in enumerate(pictures(100, seed=11)):
+        pixels = (torch.arange(picture.numel()) * (number * 2 + 7) % 251).to(torch.uint8).view_as(picture)
+        for policy in ("trivial", "rand", "rand_increasing"):
+            augment = AugmentSettings(policy=policy, erase=0.5, policy_ops=3, policy_magnitude=8)  # type: ignore[arg-type]
+            wanted = augmentation.plan(augment, transforms.random_numbers(1, 2, number), *picture.shape[1:], COLOUR)
+            for bits, digest in digests.items():
+                digest.update(changed(pixels, wanted, bits).contiguous().numpy().tobytes())
+    assert [digest.hexdigest()[:16] for digest in digests.values()] == ["cbe09fe84f8c9f9c"] * 2
 
 
 @pytest.mark.parametrize(
@@ -173,12 +162,17 @@ def test_python_is_free_while_the_library_works() -> None:
         assert not function._flags_ & _ctypes.FUNCFLAG_PYTHONAPI  # type: ignore[attr-defined]
 
 
+@cache
+def squares() -> list[Tensor]:
+    return [picture for picture in pictures(400, seed=12) if picture.shape[1] == picture.shape[2]]
+
+
 @pytest.mark.parametrize("crop", ["random_resized", "pad", "none"])
 @pytest.mark.parametrize("policy", ["none", "trivial", "rand", "rand_increasing"])
 def test_a_training_image_is_the_same_in_c_and_in_python(policy: str, crop: str) -> None:
     """With the same draws: from a picture that needs no resizing, since decoders differ there."""
     augment = AugmentSettings(policy=policy, crop=crop, erase=0.5, policy_ops=1, scale=[1, 1], ratio=[1, 1])  # type: ignore[arg-type]
-    for sample, picture in enumerate(p for p in pictures(400, seed=12) if p.shape[1] == p.shape[2]):
+    for sample, picture in enumerate(squares()):
         size = picture.shape[1]
         numbers = [transforms.random_numbers(1, 0, sample) for _ in range(3)]
         theirs = transforms.training_image(picture, size, augment, numbers[0], COLOUR)
