@@ -77,6 +77,22 @@ def test_a_pod_that_ends_alone_leaves_the_others_rendezvous_open(
     assert group.is_closed() == closes
 
 
+@pytest.mark.parametrize(
+    ("codes", "remaining"), [([], 2), ([138], 2), ([-9], 2), ([1], 0), ([77], 0), ([201], 0), ([138, 1], 0)]
+)
+def test_only_what_may_pass_leaves_restarts_in_place(
+    monkeypatch: pytest.MonkeyPatch, codes: list[int], remaining: int
+) -> None:
+    def monitor(self: Any, worker_group: Any) -> Any:
+        return SimpleNamespace(failures={rank: SimpleNamespace(exitcode=code) for rank, code in enumerate(codes)})
+
+    monkeypatch.setattr(LocalElasticAgent, "_monitor_workers", monitor)
+    restart_what_may_pass()
+    one: Any = SimpleNamespace(_remaining_restarts=2)
+    LocalElasticAgent._monitor_workers(one, None)  # type: ignore[arg-type]
+    assert one._remaining_restarts == remaining
+
+
 def test_pods_are_numbered_in_their_order_and_not_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_NodeDesc, "__lt__", _NodeDesc.__lt__)  # which is put back afterwards
     agent.order_by_number()

@@ -1,7 +1,6 @@
 """Spare pods under `trainyard launch`: one takes the place of a lost pod, or waits and ends as the run does."""
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,46 +14,28 @@ from tests import patience, ports
 pytestmark = pytest.mark.takes(30)
 
 
-@pytest.fixture
-def three_pods(trainer: Trainer, tmp_path: Path) -> "list[subprocess.Popen[str]]":
-    """Three pods of a job of two nodes, at step 6: the two that train, the rendezvous' host first, and the spare."""
+def test_of_two_spare_pods_one_takes_the_place_of_a_lost_one_and_both_end_with_the_run(
+    trainer: Trainer, tmp_path: Path
+) -> None:
+    """Four pods of a job of two nodes, at step 6: the two that train, the rendezvous' host first, and the spares."""
     run, endpoint = tmp_path / "run", f"127.0.0.1:{ports.free()}"
-    more = {"PET_NNODES": "2:2", "TRAINYARD_SPARES": "1", "TRAINYARD_LOGS": str(run / "logs")}
-    names = ("first", "second", "third")
+    more = {"PET_NNODES": "2:2", "TRAINYARD_SPARES": "2", "TRAINYARD_LOGS": str(run / "logs")}
     pods = [
         trainer.start(run, 1, node(name, endpoint, tmp_path) | more | hold(tmp_path / "held", "6"), **ELASTIC)
-        for name in names
+        for name in ("first", "second", "third", "fourth")
     ]
     wait_for_step(run, 6, pods[0])
-    ordered = sorted(pods, key=lambda pod: (not ranks_of(pod), pod is not pods[0]))
-    assert [len(ranks_of(pod)) for pod in ordered] == [1, 1, 0]
-    return ordered
-
-
-def test_a_spare_pod_takes_the_place_of_a_lost_one(
-    trainer: Trainer, three_pods: "list[subprocess.Popen[str]]", tmp_path: Path
-) -> None:
-    host, lost, spare = three_pods
+    host, lost, *spare = sorted(pods, key=lambda pod: (not ranks_of(pod), pod is not pods[0]))
+    assert [len(ranks_of(pod)) for pod in (host, lost, *spare)] == [1, 1, 0, 0]
     lost.kill()
     lost.communicate()
     (tmp_path / "held" / "6").unlink()
-    for pod in (host, spare):
-        output, _ = patience.communicate(pod)
-        assert pod.returncode == 0, output
-    run = tmp_path / "run"
-    assert [event["world_size"] for event in events(run, "start")] == [2, 2]
-    assert [event["step"] for event in events(run, "train")] == list(range(1, 33))
-
-
-def test_a_spare_pod_that_was_not_needed_ends_with_the_run(
-    three_pods: "list[subprocess.Popen[str]]", tmp_path: Path
-) -> None:
-    (tmp_path / "held" / "6").unlink()
-    for pod in three_pods:
+    for pod in (host, *spare):
         output, _ = patience.communicate(pod)
         assert pod.returncode == 0, output
         assert "Traceback" not in output
-    assert len(events(tmp_path / "run", "start")) == 1
+    assert [event["world_size"] for event in events(run, "start")] == [2, 2]
+    assert [event["step"] for event in events(run, "train")] == list(range(1, 33))
 
 
 @pytest.mark.parametrize(
