@@ -13,9 +13,11 @@ import pytest
 import torch
 from forked import Fleet
 from published import weights
+from starting import run_directory
 
 from trainyard import config
-from trainyard.run import checkpoint
+from trainyard.core.exits import UserError
+from trainyard.run import checkpoint, directory
 from trainyard.run.tensor_file import read
 
 pytestmark = pytest.mark.takes(10)
@@ -117,18 +119,30 @@ def test_a_checkpoint_keyed_by_position_resumes_to_the_same_bits(
 @pytest.mark.parametrize(
     ("over", "words"),
     [
-        ({"optimizer.name": "lamb", "optimizer.eps": 1e-6}, "optimizer.name = 'lamb', but .* holds a run with 'adamw'"),
-        ({"optimizer.no_decay": ["norm"]}, r"optimizer.no_decay = \['norm'\], but .* a run with \['bias', 'norm'\]"),
+        (
+            {"optimizer": {"name": "lamb", "eps": 1e-6}},
+            "optimizer.name = 'lamb', but .* holds a run with 'adamw'",
+        ),
+        (
+            {"optimizer": {"no_decay": ["norm"]}},
+            r"optimizer.no_decay = \['norm'\], but .* a run with \['bias', 'norm'\]",
+        ),
         ({"seed": 2}, "seed = 2, but .* holds a run with 1"),
         ({"seed": 0}, "seed = 0, but .* holds a run with 1"),
     ],
 )
-def test_what_would_be_another_run_is_refused_in_words(
-    fleet: Fleet, tmp_path: Path, over: dict[str, Any], words: str
-) -> None:
-    codes, output, _ = resume(fleet, tmp_path, "fsdp", STORED / "fsdp", **over)
-    assert codes == [2, 2]
-    assert re.search(words, output), output
+def test_what_would_be_another_run_is_refused_in_words(tmp_path: Path, over: dict[str, Any], words: str) -> None:
+    shutil.copytree(STORED / "fsdp", tmp_path / "run")
+    tree = config.read_file(STORED / "fsdp" / "config.yaml")
+
+    def start(layer: dict[str, Any]) -> Any:
+        own = config.build(tree, {"run": {"dir": str(tmp_path / "run")}}, layer)
+        wanted = directory.identity(own.model, own.optimizer, own.seed, batch=tree["batch"]["global"])
+        return run_directory(own).start(wanted)
+
+    with pytest.raises(UserError, match=words):
+        start(over)
+    assert start({}).step == SAVED
 
 
 def test_another_number_of_samples_is_refused_in_words(fleet: Fleet, tmp_path: Path, undisturbed: Path) -> None:
