@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tests.e2e.cluster import watch
 from tests.fakes import apiserver
 from tests.fakes.apiserver import Cluster
 from trainyard.cluster import claim_source, connection, fetch, kube
+from trainyard.cluster import why as why_command
 from trainyard.cluster.errors import KubeError, UnreachableError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,20 +43,47 @@ def here(cluster, tmp_path, monkeypatch) -> Iterator[Cluster]:
     connection._connected.cache_clear()
 
 
-def why(kubeconfig: Path | str, **env: str) -> "subprocess.CompletedProcess[str]":
+Why = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def why(ended) -> Why:
+    """Return a function that runs `trainyard why run` with a kubeconfig, in this process."""
+
+    def run(kubeconfig: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+        with pytest.MonkeyPatch.context() as patch:
+            for name in PROXIES:
+                patch.delenv(name, raising=False)
+            for name, value in {"KUBECONFIG": str(kubeconfig), **env}.items():
+                patch.setenv(name, value)
+            patch.setattr(kube, "_KINDS", dict(kube._KINDS))
+            connection._connected.cache_clear()
+            done = subprocess.CompletedProcess("why", *ended(why_command.main, "run"))
+        connection._connected.cache_clear()
+        return done
+
+    return run
+
+
+@pytest.fixture
+def refused(why: Why) -> Callable[..., str]:
+    """Return a function that returns what trainyard why says where it cannot read the cluster."""
+
+    def run(kubeconfig: Path, **env: str) -> str:
+        done = why(kubeconfig, **env)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert done.stderr.startswith("why: ")
+        assert done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+
+    return run
+
+
+def why_in_a_process(kubeconfig: Path) -> "subprocess.CompletedProcess[str]":
     clean = {key: value for key, value in os.environ.items() if key not in PROXIES}
-    env = clean | {"KUBECONFIG": str(kubeconfig)} | env
     command = [sys.executable, "-m", "trainyard", "why", "run"]
+    env = clean | {"KUBECONFIG": str(kubeconfig)}
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-
-
-def refused(kubeconfig: Path | str, **env: str) -> str:
-    """Return what trainyard why says where it cannot read the cluster."""
-    done = why(kubeconfig, **env)
-    assert (done.returncode, done.stdout) == (2, ""), done
-    assert done.stderr.startswith("why: ")
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
 
 
 def test_threads_that_ask_first_at_once_share_one_connection(here):
@@ -69,23 +97,23 @@ def test_threads_that_ask_first_at_once_share_one_connection(here):
         assert len({id(client) for client in pool.map(ask, range(16))}) == 1
 
 
-def test_no_kubeconfig_is_told_with_the_remedy(tmp_path):
+def test_no_kubeconfig_is_told_with_the_remedy(tmp_path, refused):
     assert f"no kubeconfig {tmp_path}/none: name yours in KUBECONFIG" in refused(tmp_path / "none")
 
 
-def test_a_file_that_is_no_kubeconfig_is_named(tmp_path):
+def test_a_file_that_is_no_kubeconfig_is_named(tmp_path, refused):
     (tmp_path / "words").write_text("some words")
     assert f"{tmp_path}/words is not a kubeconfig" in refused(tmp_path / "words")
 
 
-def test_no_server_is_told_with_its_address(cluster, tmp_path):
+def test_no_server_is_told_with_its_address(cluster, tmp_path, refused):
     nowhere = f"http://127.0.0.1:{ports.free()}"
     said = refused(cluster.kubeconfig(tmp_path / "kubeconfig", nowhere))
     assert f"no answer from {nowhere}: " in said
     assert "Connection refused; is the cluster up" in said
 
 
-def test_a_refusal_is_told_with_the_remedy(cluster, tmp_path):
+def test_a_refusal_is_told_with_the_remedy(cluster, tmp_path, refused):
     file = cluster.kubeconfig(tmp_path / "kubeconfig")
     cluster.fault = lambda path, query: (403, 'pods is forbidden: User "u"') if path.endswith("/pods") else None
     assert 'pods is forbidden: User "u": ask for a role that allows it' in refused(file)
@@ -104,7 +132,7 @@ def test_a_python_without_the_client_says_what_to_install(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_login_by_a_program_is_used(cluster, tmp_path):
+def test_a_login_by_a_program_is_used(cluster, tmp_path, why):
     cluster.tokens = {"from-a-program"}
     said = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
     said |= {"status": {"token": "from-a-program"}}
@@ -124,12 +152,12 @@ def oidc(url: str) -> dict:
 def test_a_login_by_oidc_is_renewed(cluster, tmp_path):
     """For that the client needs its class for calls, which is imported then."""
     cluster.fault = lambda path, query: (202, "") if "openid" in path else None  # no answer: the old one is tried
-    done = why(cluster.kubeconfig(tmp_path / "kubeconfig", user=oidc(cluster.url)))
+    done = why_in_a_process(cluster.kubeconfig(tmp_path / "kubeconfig", user=oidc(cluster.url)))
     assert "namespace default holds nothing that runs for it" in done.stdout, done
     assert cluster.requests[0][0] == "/.well-known/openid-configuration"
 
 
-def test_a_login_that_is_not_renewed_is_told(cluster, tmp_path):
+def test_a_login_that_is_not_renewed_is_told(cluster, tmp_path, refused):
     cluster.fault = lambda path, query: (503, "maintenance") if "openid" in path else None
     said = refused(cluster.kubeconfig(tmp_path / "kubeconfig", user=oidc(cluster.url)))
     assert re.search(r"kubeconfig: its login was not renewed: .*503", said), said
@@ -154,7 +182,7 @@ assert kubernetes.client.CoreV1Api and kubernetes.client.models.V1Pod and kubern
     assert cluster.count("pods", watches=False) == 1
 
 
-def test_proxies_of_kubeconfig_and_environment_are_used(cluster, tmp_path):
+def test_proxies_of_kubeconfig_and_environment_are_used(cluster, tmp_path, why, refused):
     far = "http://cluster.invalid:6443"  # only a proxy finds it: this server plays one
     assert why(cluster.kubeconfig(tmp_path / "a", far, **{"proxy-url": cluster.url})).returncode == 1
     file = cluster.kubeconfig(tmp_path / "b", far)
@@ -164,7 +192,7 @@ def test_proxies_of_kubeconfig_and_environment_are_used(cluster, tmp_path):
     )
 
 
-def test_a_pod_on_a_lost_node_is_named_with_the_command_that_frees_it(cluster, tmp_path):
+def test_a_pod_on_a_lost_node_is_named_with_the_command_that_frees_it(cluster, tmp_path, why):
     def pod(name: str, **more: str) -> dict:
         meta = {"name": name, "uid": name, "labels": {"app.kubernetes.io/instance": "run"}, **more}
         spec = {"nodeName": f"node-of-{name}", "containers": []}
@@ -189,7 +217,7 @@ def test_what_a_release_has_is_read_in_a_process(cluster, tmp_path):
     labels = {"app.kubernetes.io/instance": "run"}
     meta = {"name": "run-mpijob", "uid": "m", "creationTimestamp": "2026-11-21T11:00:00Z", "labels": labels}
     cluster.put("mpijobs", {"kind": "MPIJob", "metadata": meta, "spec": {"runPolicy": {"suspend": True}}})
-    done = why(cluster.kubeconfig(tmp_path / "kubeconfig"))
+    done = why_in_a_process(cluster.kubeconfig(tmp_path / "kubeconfig"))
     assert "mpijob/run-mpijob  Suspended\n    because: values say suspend: true" in done.stdout, done
 
 

@@ -239,7 +239,7 @@ def sound(trials: list[Trial]) -> None:
         assert (trial.late, trial.used_late, trial.forgotten) == ([], [], []), number
 
 
-@pytest.mark.parametrize("schedules", [250, pytest.param(20_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("schedules", [150, pytest.param(20_000, marks=pytest.mark.soak)])
 def test_no_two_ever_publish(schedules: int, tell: Tell) -> None:
     trials = [random_trial(Ours, seed) for seed in range(schedules)]
     tell("numbered leases, at random", trials)
@@ -364,7 +364,7 @@ def overtaken(seed: int, **server: Any) -> list[Trial]:
     return trials
 
 
-@pytest.mark.parametrize("schedules", [150, pytest.param(10_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("schedules", [90, pytest.param(10_000, marks=pytest.mark.soak)])
 def test_storage_that_does_not_fence_is_told_by_the_writers_names(schedules: int, tell: Tell) -> None:
     trials = [random_trial(Ours, seed, fences=False) for seed in range(schedules)]
     trials += [trial for seed in range(schedules // 6) for trial in overtaken(seed, fences=False)]
