@@ -306,15 +306,6 @@ def test_a_holder_changes_the_lock_all_the_time(tmp_path, monkeypatch):
     assert all(f"process {os.getpid()} on" in text for text in seen if text)
 
 
-def test_parts_share_the_work_without_talking(archive, prepared, tmp_path):
-    settings = config(archive, tmp_path / "little", workers=1)
-    options = [Options(part, 3, wait_seconds=patience.IDLE, progress_seconds=0.05) for part in range(3)]
-    with ThreadPoolExecutor(3) as pool:
-        done = list(pool.map(lambda how: build(settings, how), options))
-    assert done[0] is not None
-    assert contents(tmp_path / "little") == contents(prepared)
-
-
 def test_too_little_space_is_said_before_anything_is_fetched(archive, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10_000))

@@ -18,7 +18,7 @@ from trainyard.prepare.verify import verify
 from trainyard.shards import manifest as manifests
 from trainyard.shards.reader import open_split
 
-FLIPS = 100
+FLIPS = pytest.mark.parametrize("flips", [50, pytest.param(500, marks=pytest.mark.soak)])
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,9 @@ def positions(data: bytes, chance: np.random.Generator, count: int) -> list[int]
     return sorted(map(int, chance.choice(len(data), count, replace=False)))
 
 
+@FLIPS
 @pytest.mark.parametrize("place", ["anywhere", "directory and texts"])
-def test_a_flipped_byte_in_the_archive(sound, in_memory, place, capsys):
+def test_a_flipped_byte_in_the_archive(sound, in_memory, place, flips, capsys):
     """Half of the flips hit the directory and the texts at its end, which random ones would rarely hit."""
     archive, wanted = sound
     data = archive.read_bytes()
@@ -71,7 +72,7 @@ def test_a_flipped_byte_in_the_archive(sound, in_memory, place, capsys):
     chance = np.random.Generator(np.random.Philox(key=first))
     path, out = in_memory / "a.zip", in_memory / "little"
     named = harmless = 0
-    for at in positions(data[first:], chance, FLIPS):
+    for at in positions(data[first:], chance, flips):
         path.write_bytes(flipped(data, first + at, chance))
         _, words = outcome(build, config(path, out))
         if words:
@@ -94,8 +95,9 @@ def stopped(*_):
     raise StoppedError
 
 
+@FLIPS
 @pytest.mark.parametrize("write", [write_zip, write_tar], ids=["zip", "tar"])
-def test_a_flipped_byte_in_what_a_stopped_preparation_left(in_memory, monkeypatch, write):
+def test_a_flipped_byte_in_what_a_stopped_preparation_left(in_memory, monkeypatch, write, flips):
     """Its notes say what is finished, and a tar's listing which class an image is of: the result stays the same."""
     archive, chance = write(in_memory / "archive", imagenet(12, 6)), np.random.Generator(np.random.Philox(key=7))
     left, out = in_memory / "left", in_memory / "little"
@@ -112,7 +114,7 @@ def test_a_flipped_byte_in_what_a_stopped_preparation_left(in_memory, monkeypatc
     notes = sorted(path.relative_to(left) for path in (left / ".prepare").iterdir())
     kinds = {note.name.partition("-")[0] for note in notes}
     assert {"train", "val", "source.sha256"} | ({"listing"} if write is write_tar else set()) <= kinds
-    for number in range(FLIPS):
+    for number in range(flips):
         shutil.copytree(left, out)
         path = out / notes[number % len(notes)]
         if data := path.read_bytes():
@@ -123,7 +125,8 @@ def test_a_flipped_byte_in_what_a_stopped_preparation_left(in_memory, monkeypatc
         shutil.rmtree(out)
 
 
-def test_a_flipped_byte_in_any_prepared_file(sound, in_memory, capsys):
+@FLIPS
+def test_a_flipped_byte_in_any_prepared_file(sound, in_memory, flips, capsys):
     """The trainer stops and names the file, or sees the same; verify names it unless the file says the same."""
     _, wanted = sound
     out = in_memory / "little"
@@ -132,7 +135,7 @@ def test_a_flipped_byte_in_any_prepared_file(sound, in_memory, capsys):
     files = [out / name for name in sorted(contents(out))]
     chance = np.random.Generator(np.random.Philox(key=5))
     refused = 0
-    for number in range(FLIPS):
+    for number in range(flips):
         path = files[number % len(files)]
         data = path.read_bytes()
         at = int(chance.integers(len(data)))
@@ -152,4 +155,4 @@ def test_a_flipped_byte_in_any_prepared_file(sound, in_memory, capsys):
             assert manifests.load(out) == before
             assert unpacked(out) == unpacked(wanted)
         path.write_bytes(data)
-    assert refused > FLIPS / 2
+    assert refused > flips / 2

@@ -24,8 +24,7 @@ def share(settings, parts, **how):
         return list(pool.map(lambda one: build(settings, one), options))
 
 
-@pytest.mark.parametrize("workers", [1, 8])
-@pytest.mark.parametrize("parts", [2, 3, 7])
+@pytest.mark.parametrize(("parts", "workers"), [(2, 8), (3, 1), (7, 8)])
 def test_bytes_depend_neither_on_the_parts_nor_on_their_workers(archive, prepared, tmp_path, parts, workers):
     done = share(config(archive, tmp_path / "little", workers=workers), parts)
     assert done[0] is not None

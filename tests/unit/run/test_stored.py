@@ -4,7 +4,6 @@ stored/KIND was written by version 0.1.0 on two processes, with checkpoints of f
 by position); both processes were killed after step 4 of 6. stored/KIND-end is what the same code came to undisturbed.
 """
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
