@@ -89,7 +89,8 @@ def test_only_what_may_pass_leaves_restarts_in_place(
     monkeypatch.setattr(LocalElasticAgent, "_monitor_workers", monitor)
     restart_what_may_pass()
     one: Any = SimpleNamespace(_remaining_restarts=2)
-    LocalElasticAgent._monitor_workers(one, None)  # type: ignore[arg-type]
+    adapted: Any = LocalElasticAgent._monitor_workers
+    adapted(one, None)
     assert one._remaining_restarts == remaining
 
 
