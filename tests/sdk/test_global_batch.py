@@ -8,7 +8,8 @@ from pathlib import Path
 import functions
 import page
 import pytest
-from forked import environment, shared
+from fleet import environment
+from forked import shared
 
 WORLDS = (1, 2, 4)
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forked import ROOT, Fleet, Forker, environment, shared
+from fleet import ROOT, Fleet, environment
+from forked import Forker, shared
 from PIL import Image
 
 from tests import patience

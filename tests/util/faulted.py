@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from faulty import CODES
-from forked import Fleet
+from fleet import Fleet
 from published import assert_same_weights
 
 STEPS = 6

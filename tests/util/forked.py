@@ -1,12 +1,10 @@
-"""Trainers whose processes are forked from one that has imported torch: no run has to wait for imports.
+"""Python processes that are forked from one that has imported torch: no run has to wait for imports.
 
 They would be most of what a short run costs: 1.4 s of processor time for a rank and for its launcher, a second more
 with FSDP or torch.compile, beside 0.3 s for the run. A process that is forked runs the real entry point and is the
 test's own child, or its launcher's, with the session, environment, directory, streams and signal handlers that
-`python -m MODULE` would have been started with. Only its command line is another; its name (/proc/PID/comm) is the
-module's.
-
-Started as a program, this file is the process that is forked.
+`python -m MODULE` would have been started with; only its command line is another, and its name (/proc/PID/comm) is the
+module's. Started as a program, this file is the process that is forked.
 """
 
 import atexit
@@ -14,11 +12,10 @@ import ctypes
 import functools
 import gc
 import importlib
-import inspect
-import io
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -26,100 +23,106 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests import patience, ports
-
-Environment = dict[str, str]
-Job = dict[str, Any]
-Spawn = Callable[[Job, Sequence[int]], int]
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36  # linux/prctl.h
-RUNS = ("-m", "-c")  # python's options for what it runs
-ROOT = Path(__file__).parents[2]
+READERS = ThreadPoolExecutor(256)
+prctl = ctypes.CDLL(None).prctl
 
 
-def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """What a trainer's process sees: nothing of a launcher around this test."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "PET_", "WANDB"))}
-    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # torch is quicker to import with its bytecode kept
-    return {
-        **kept,
-        "PYTHONPATH": f"{ROOT}/tests/util:{ROOT}/src:{ROOT}",
-        "OMP_NUM_THREADS": "1",
-        "STEP_SECONDS": "0",
-        "TRAINYARD_GRACE_SECONDS": str(patience.IDLE),
-        **(extra or {}),
-    }
+class Process:
+    """A child that a forker has started, to be used like a `subprocess.Popen` with text."""
 
+    def __init__(self, args: Sequence[str], pid: int, pipes: Mapping[str, int]) -> None:
+        self.args, self.pid, self.returncode = args, pid, None
+        self.stdout, self.stderr = (os.fdopen(pipes[one]) if one in pipes else None for one in ("stdout", "stderr"))
+        self._said: list[Future[str]] = []
+        self._lock = threading.Lock()
 
-class Popen(subprocess.Popen[str]):
-    """`subprocess.Popen` of [python, "-m", module, argument...] or [python, "-c", code...], whose process is forked."""
+    def poll(self) -> int | None:
+        with self._lock:
+            if self.returncode is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+                self.returncode = os.waitstatus_to_exitcode(ended[1])
+        return self.returncode
 
-    def __init__(self, spawn: Spawn, args: Sequence[str], **options: Any) -> None:
-        self._spawn = spawn
-        super().__init__(args, **options)
+    def wait(self, timeout: float | None = None) -> int:
+        if self.poll() is None:
+            ended = os.pidfd_open(self.pid)
+            select.select([ended], [], [], timeout)
+            os.close(ended)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
 
-    def _execute_child(self, *given: Any) -> None:
-        """Fork where the original forks and executes; the arguments are the original's."""
-        how = inspect.signature(subprocess.Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
-        words = list(how["args"])
-        place = next(index for index, word in enumerate(words) if word in RUNS)
-        job = {
-            "how": words[place], "what": words[place + 1], "arguments": words[place + 2 :],
-            "unbuffered": "-u" in words[:place],
-            "env": dict(os.environ if how["env"] is None else how["env"]), "cwd": str(how["cwd"] or Path.cwd()),
-            "session": how["start_new_session"],
-        }  # fmt: skip
-        streams = [how["p2cread"], how["c2pwrite"], how["errwrite"]]
+    def communicate(self, _: None = None, timeout: float | None = None) -> list[str]:
+        self._said = self._said or [READERS.submit(one.read if one else str) for one in (self.stdout, self.stderr)]
         try:
-            self.pid = self._spawn(job, [own if stream == -1 else stream for own, stream in enumerate(streams)])
-            self._child_created = True
-        finally:
-            self._close_pipe_fds(*(how[name] for name in (  # type: ignore[attr-defined]
-                "p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"
-            )))  # fmt: skip
+            said = [one.result(timeout) for one in self._said]
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
+        self.wait(timeout)
+        return said
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    kill = functools.partialmethod(send_signal, signal.SIGKILL)
+    terminate = functools.partialmethod(send_signal, signal.SIGTERM)
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in filter(None, (self.stdout, self.stderr)):
+            stream.close()
+        self.wait()
 
 
 class Forker:
     """The process that is forked, as the test's process sees it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
+            command, own = [sys.executable, __file__, str(theirs.fileno())], {"pass_fds": [theirs.fileno()]}
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())], env=dict(environment), pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                command, env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True, **own
+            )
 
-    def popen(self, args: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
-        """Start a process; arguments and result are those of `subprocess.Popen`."""
-        return Popen(self._spawn, args, **options)
+    def popen(self, args: Sequence[str], text: bool = True, **options: Any) -> Process:
+        """Start [python, "-m", module, argument...] or [python, "-c", code...]; options are those of Popen."""
+        given = [options.pop(name, None) for name in ("stdout", "stderr")]
+        pipes = {name: os.pipe() for name, to in zip(("stdout", "stderr"), given, strict=True) if to == subprocess.PIPE}
+        out = pipes["stdout"][1] if "stdout" in pipes else getattr(given[0], "fileno", lambda: given[0] or 1)()
+        err = pipes["stderr"][1] if "stderr" in pipes else out if given[1] == subprocess.STDOUT else 2
+        job = {"args": list(args), "env": dict(os.environ), **options, "cwd": str(options.get("cwd") or Path.cwd())}
+        with self._lock:
+            prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what is forked twice becomes our child
+            pid = self._ask(job, [0, out, err])
+            prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        for _, theirs in pipes.values():
+            os.close(theirs)
+        return Process(args, pid, {name: ours for name, (ours, _) in pipes.items()})
 
     def run(self, args: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[str]":
         """Run a process to its end; arguments and result are those of `patience.run`."""
-        pipe = subprocess.PIPE
-        with self.popen(args, text=True, stdout=pipe, stderr=pipe, **options) as process:
+        from tests import patience
+
+        with self.popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
             out, err = patience.communicate(process)
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
     def load(self, *modules: str, **env: str) -> None:
         """Import more modules once, which processes that are forked from now on need; `env` is what they read of it."""
-        with self._one_at_a_time:
+        with self._lock:
             self._ask({"load": modules, "env": env})
 
-    def _spawn(self, job: Job, streams: Sequence[int]) -> int:
-        with self._one_at_a_time:
-            prctl(PR_SET_CHILD_SUBREAPER, 1)  # what is forked twice becomes our child
-            try:
-                return self._ask(job, streams)
-            finally:
-                prctl(PR_SET_CHILD_SUBREAPER, 0)
-
-    def _ask(self, job: Job, streams: Sequence[int] = ()) -> int:
+    def _ask(self, job: dict[str, Any], streams: Sequence[int] = ()) -> int:
         socket.send_fds(self._control, [json.dumps(job).encode()], list(streams))
         reply = self._control.recv(100)
         assert reply, "the process to fork has ended"
@@ -134,99 +137,11 @@ class Forker:
 @functools.cache
 def shared() -> Forker:
     """The one of this process, for all files of tests; it ends with this process."""
+    from tests.util.fleet import environment
+
     forker = Forker(environment())
     atexit.register(forker.close)
     return forker
-
-
-def prctl(option: int, value: Any) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-@dataclass
-class Fleet:
-    """Real runs on any number of processes without a launcher, with the settings that this folder's tests share."""
-
-    trainer: Any
-
-    def start(
-        self,
-        run: Path,
-        world: int,
-        module: str = "trainers.ddp",
-        env: Environment | None = None,
-        logs: Path | None = None,
-        **over: Any,
-    ) -> "tuple[list[subprocess.Popen[str]], Path]":
-        """Start a run, with more in its environment; `wait` takes what this returns.
-
-        Its output lies below `logs`, beside the configuration; without, both lie beside the run.
-        """
-        options = [f"--set={key}={json.dumps(value)}" for key, value in self.trainer.settings(run, **over).items()]
-        base = (logs or run.parent) / "base.yaml"
-        base.parent.mkdir(parents=True, exist_ok=True)
-        base.write_text("{}\n")
-        horovod = module == "trainers.hvd" or (env or {}).get("FAULT_UNDER") == "horovod"
-        places = under_horovodrun(world) if horovod else under_torchrun(world)
-        places = [{**place, **(env or {})} for place in places]
-        return self.ranks(module, ["--config", str(base), *options], places, logs or run.parent / f"{run.name}-logs")
-
-    def ranks(
-        self, module: str, options: list[str], places: list[Environment], logs: Path
-    ) -> "tuple[list[subprocess.Popen[str]], Path]":
-        """Start a process for each place, running `python -m module options`."""
-        logs.mkdir(parents=True, exist_ok=True)
-        processes = []
-        for rank, place in enumerate(places):
-            with (logs / f"{rank}.log").open("w") as log:
-                processes.append(self.trainer.python("-m", module, *options, env=place, stdout=log))
-        return processes, logs
-
-    def wait(self, job: "tuple[list[subprocess.Popen[str]], Path]") -> tuple[list[int], str]:
-        """Exit codes and all that was written, by rank."""
-        codes = [process.wait() for process in job[0]]
-        return codes, "\n".join(path.read_text() for path in sorted(job[1].glob("*.log")))
-
-    def inside(self, folder: Path, world: int, case: str, *arguments: str, **over: Any) -> list[Any]:
-        """What the ranks of a case of inside_ranks.py saw."""
-        results = folder / f"{case}-{world}-{len(list(folder.iterdir()))}"
-        results.mkdir()
-        options = [case, str(results), *arguments, *(f"{key}={json.dumps(value)}" for key, value in over.items())]
-        places = under_horovodrun(world) if "horovod" in arguments else under_torchrun(world)
-        codes, output = self.wait(self.ranks("inside_ranks", options, places, results))
-        assert codes == [0] * world, output
-        return [json.loads((results / f"{rank}.json").read_text()) for rank in range(world)]
-
-    def train(self, run: Path, world: int, module: str = "trainers.ddp", **over: Any) -> Path:
-        """Run to the end, which must succeed."""
-        codes, output = self.wait(self.start(run, world, module, **over))
-        assert codes == [0] * world, output
-        return run
-
-
-def under_torchrun(world: int) -> list[Environment]:
-    """What torchrun would set for each rank."""
-    port = str(ports.free())
-    common = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
-
-
-def under_horovodrun(world: int) -> list[Environment]:
-    """What `horovodrun --gloo` would set for each rank; its own rendezvous server runs in this process."""
-    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-    from horovod.runner.gloo_run import create_slot_env_vars
-    from horovod.runner.http.http_server import RendezvousServer
-
-    plan = get_host_assignments(parse_hosts(f"localhost:{world}"), world)
-    server = RendezvousServer(0)
-    port = server.start()
-    server.init(plan)
-    common = {
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": "lo",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(round(patience.IDLE)),
-    }  # fmt: skip
-    return [{**common, **create_slot_env_vars(slot)} for slot in plan]
 
 
 # ------------------------------------------------------------------------------------------- the program
@@ -234,18 +149,16 @@ def under_horovodrun(world: int) -> list[Environment]:
 
 def serve(control: socket.socket) -> None:
     """Fork a process for each job, and reply with its number, until the other side closes."""
-    while True:
-        message, streams, _, _ = socket.recv_fds(control, 1 << 20, 3)
-        if not message:
-            return
-        job = json.loads(message)
-        if modules := job.get("load"):
-            load(modules, job["env"])
+    while (message := socket.recv_fds(control, 1 << 20, 3))[0]:
+        job, streams = json.loads(message[0]), message[1]
+        if "load" in job:
+            load(job["load"], job["env"])
             control.send(b"0")
             continue
         reading, writing = os.pipe()
         if (between := os.fork()) == 0:  # it ends at once, so that its child becomes the test's
-            os.write(writing, str(fork(job, streams)).encode())
+            places = dict(zip(("stdin", "stdout", "stderr"), streams, strict=True))
+            os.write(writing, str(start(**job, **places).pid).encode())
             os._exit(0)
         os.waitpid(between, 0)
         control.send(os.read(reading, 100))
@@ -253,7 +166,7 @@ def serve(control: socket.socket) -> None:
             os.close(descriptor)
 
 
-def load(modules: Sequence[str], env: Environment) -> None:
+def load(modules: Sequence[str], env: Mapping[str, str]) -> None:
     """Import modules; their pages stay shared with all that is forked."""
     os.environ.update(env)
     for module in modules:
@@ -262,93 +175,63 @@ def load(modules: Sequence[str], env: Environment) -> None:
     gc.freeze()
 
 
-def fork(job: Job, streams: Sequence[int]) -> int:
-    """Fork a process for a job; its process id, once it is what a new program would be.
+def start(args: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
+    """Start a process: a module or code by a fork in which nothing is executed, else as Popen does.
 
-    Before, it could be found neither by its session nor by its name, and a signal would meet another's handlers.
+    It returns once the new process is what a new program would be: before, it could be found neither by its session
+    nor by its name, and a signal would meet another's handlers.
     """
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    waiting, begun = os.pipe()  # which the new process closes
-    pid = os.fork()
-    if pid:
-        os.close(begun)
-        os.read(waiting, 1)
-        os.close(waiting)
-        return pid
+    python = args[0] == sys.executable and any(word in ("-m", "-c") for word in args[1:3])
+    forked = functools.partial(go_on, list(args), dict(options.get("env") or os.environ))
+    return subprocess.Popen(args, preexec_fn=forked if python else None, **options)  # noqa: PLW1509
+
+
+def go_on(args: list[str], env: dict[str, str]) -> None:
+    """Be the program, in a process that Popen has just forked and given its streams, session and directory."""
+    place, code = next(index for index, word in enumerate(args) if word in ("-m", "-c")), 99
+    how, what, *words = args[place:]
     try:
-        as_started(job, streams)
-        if job["how"] == "-m":
-            sys.argv = [job["what"], *job["arguments"]]
-            runpy.run_module(job["what"], run_name="__main__", alter_sys=True)
+        as_started(what if how == "-m" else "python", env, unbuffered="-u" in args[:place])
+        sys.argv = [what if how == "-m" else how, *words]
+        if how == "-m":
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
         else:
-            sys.argv = ["-c", *job["arguments"]]
-            exec(compile(job["what"], "<string>", "exec"), {"__name__": "__main__"})
-        leave(0)
+            exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+        code = 0
     except SystemExit as end:
-        leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
-    finally:
-        os._exit(99)  # most entry points leave by themselves
-    return 0
+    finally:  # most entry points leave by themselves
+        sys.stdout.flush()
+        os._exit(code)
 
 
-def leave(code: int) -> None:
-    """End with what has been written."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
-
-
-def as_started(job: Job, streams: Sequence[int]) -> None:
-    """Leave what a new program would not have of the one that starts it, and take what it is given."""
-    if job["session"]:
-        os.setsid()
+def as_started(name: str, env: Mapping[str, str], unbuffered: bool) -> None:
+    """Leave what a new program would not have of the one that starts it."""
+    gc.enable()  # Popen has it off while it forks
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    prctl(PR_SET_NAME, (job["what"] if job["how"] == "-m" else "python")[:15].encode())
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # last of what others see: who forks waits for it
+    prctl(PR_SET_NAME, name[:15].encode(), 0, 0, 0)
     os.environ.clear()
-    os.environ.update(job["env"])
-    os.chdir(job["cwd"])
-    launcher: Any = sys.modules.get("trainyard.pod.launcher")
-    if launcher:
-        launcher.STARTED = time.time()  # as importing it has
-    sys.path[:0] = [path for path in job["env"].get("PYTHONPATH", "").split(":") if path and path not in sys.path]
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        binary = io.FileIO(number, "w", closefd=False)
-        buffered = binary if job["unbuffered"] else io.BufferedWriter(binary)
-        text = io.TextIOWrapper(buffered, "utf-8", "backslashreplace", write_through=job["unbuffered"],
-                                line_buffering=name == "stderr")  # fmt: skip
-        setattr(sys, name, text)
-        setattr(sys, f"__{name}__", text)
-
-
-def popen_of_ranks(args: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-    """What a launcher starts its ranks by: modules are forked from it."""
-    return Popen(fork, args, **options) if "-m" in args[1:3] else subprocess.Popen(args, **options)
+    os.environ.update(env)
+    if launcher := sys.modules.get("trainyard.pod.launcher"):
+        launcher.STARTED = time.time()  # type: ignore[attr-defined]  # as importing it has
+    sys.path[:0] = [path for path in env.get("PYTHONPATH", "").split(":") if path and path not in sys.path]
+    how: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "closefd": False}
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", buffering=1 if unbuffered else -1, **how)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", buffering=1, **how)  # type: ignore[misc]
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # with it the pipe by which Popen waits
 
 
 def main() -> None:
     """Import what any rank or launcher imports (test_imports.py says what most leave out), and serve."""
-    import torchvision  # noqa: F401
-    from torch.distributed import run  # noqa: F401
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-    from trainyard import parallel  # noqa: F401
-    from trainyard.parallel import (
-        ddp,  # noqa: F401
-        fsdp,  # noqa: F401
-    )
-    from trainyard.pod import launcher, log  # noqa: F401
-    from trainyard.training import loop  # noqa: F401
-
-    subprocess_handler.Popen = popen_of_ranks  # type: ignore[attr-defined,assignment]
-    load([], {})
+    subprocess_handler.Popen = start  # type: ignore[attr-defined,assignment]
+    load(["torchvision", "torch.distributed.run", "trainyard.parallel.ddp", "trainyard.parallel.fsdp",
+          "trainyard.pod.launcher", "trainyard.pod.log", "trainyard.training.loop"], {})  # fmt: skip
     serve(socket.socket(fileno=int(sys.argv[1])))
     os._exit(0)  # what was imported says a lot about frozen objects
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT, events
-from forked import Fleet
+from fleet import Fleet
 from safetensors.torch import load_file
 from torch import nn
 

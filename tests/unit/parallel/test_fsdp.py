@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import events
 from faulted import ENDLESS, SETTINGS, assert_ends, assert_one_fails, assert_same
-from forked import Fleet
+from fleet import Fleet
 from inside_ranks import WIDTH, settings
 from little_models import Blocks, Net
 from torch import nn

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, Trainer, environment, events
 from faulted import ENDLESS, SETTINGS, assert_one_fails, assert_same
 from faulty import CODES
-from forked import Fleet
+from fleet import Fleet
 from published import weights
 
 from tests import patience

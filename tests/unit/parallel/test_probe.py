@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from forked import Fleet
+from fleet import Fleet
 
 from tests import patience
 from trainyard.parallel import probe

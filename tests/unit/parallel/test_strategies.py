@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import ROOT
-from forked import Fleet
+from fleet import Fleet
 from inside_ranks import settings
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from forked import Fleet
+from fleet import Fleet
 from published import weights
 from starting import run_directory
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import events, hold
-from forked import Fleet
+from fleet import Fleet
 from netfs import NetworkFolder, net
 from published import assert_same_weights
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from forked import Fleet
+from fleet import Fleet
 from netfs import NetworkFolder, served
 from published import assert_same_weights
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import events
-from forked import Fleet
+from fleet import Fleet
 
 from tests import patience
 from trainyard.run import checkpoint

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import constants, events
-from forked import Fleet
+from fleet import Fleet
 
 from tests import patience, ports
 from tests.fakes import loopback

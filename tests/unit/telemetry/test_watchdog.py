@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT, Trainer, constants, environment, ranks_of, wait_for_step
-from forked import Fleet, Forker
+from fleet import Fleet
+from forked import Forker
 
 from tests import patience
 from trainyard.core.storage import storage

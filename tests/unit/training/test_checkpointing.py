@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import events
-from forked import Fleet
+from fleet import Fleet
 from little_models import Blocks
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import TRAIN, VAL, events
-from forked import Fleet, under_torchrun
+from fleet import Fleet, under_torchrun
 from torch import nn
 
 from trainyard import config

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import events
-from forked import Fleet
+from fleet import Fleet
 from published import weights
 
 from trainyard.run import checkpoint

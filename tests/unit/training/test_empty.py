@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import TRAIN, events
-from forked import Fleet
+from fleet import Fleet
 from little_models import Blocks, refuse_none
 from torch import Tensor, nn
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import events
-from forked import Fleet
+from fleet import Fleet
 from inside_ranks import settings
 from safetensors.torch import load_file
 from torch import Tensor, nn

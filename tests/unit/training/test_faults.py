@@ -21,7 +21,7 @@ import pytest
 from conftest import ROOT, environment
 from faulted import ENDLESS, SETTINGS, assert_ends, assert_one_fails, assert_same, start
 from faulty import CODES, ERRORS, FIRST, LATER, POINTS, STEPWISE
-from forked import Fleet
+from fleet import Fleet
 
 from tests import patience
 

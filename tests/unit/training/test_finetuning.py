@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from conftest import events
-from forked import Fleet
+from fleet import Fleet
 from published import weights
 
 WAYS = [("ddp", 1), ("ddp", 2), ("fsdp", 2), pytest.param("horovod", 2, marks=pytest.mark.root)]

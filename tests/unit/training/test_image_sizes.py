@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import TRAIN, VAL, events
-from forked import Fleet
+from fleet import Fleet
 from published import assert_same_weights
 
 pytestmark = [pytest.mark.takes(20), pytest.mark.ranks(2)]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from forked import Fleet, under_torchrun
+from fleet import Fleet, under_torchrun
 from reading import NoReads
 from torch import nn
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import events
 from faulted import ENDLESS, assert_same, start
-from forked import Fleet
+from fleet import Fleet
 
 from trainyard.training.trainer import load_scale
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import events
-from forked import Fleet
+from fleet import Fleet
 from safetensors.torch import load_file
 
 from tests.unit.data import jpegs

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import CLASSES, TRAIN, VAL, events
-from forked import Fleet
+from fleet import Fleet
 from little_models import Net
 from published import weights
 from safetensors.torch import load_file
