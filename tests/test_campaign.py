@@ -1,6 +1,5 @@
-"""The parts of a campaign (hack/campaign) that need no cluster: schedule, costs, page, and the run itself."""
+"""The parts of a campaign (hack/campaign) that need no cluster: schedule, costs, and the run itself."""
 
-import json
 import os
 import re
 import shutil
@@ -11,14 +10,11 @@ import pytest
 import yaml
 from forked import shared
 
-from hack.campaign import __main__ as campaign
-from hack.campaign import cluster, costs, disturb, page
+from hack.campaign import cluster, costs, disturb
 from hack.campaign.cluster import CommandError
 from hack.campaign.costs import Cost
 from hack.campaign.faults import DELETE, GONE, KILL, KINDS, STOP, Fault, draw, short
-from hack.campaign.page import Measured, Row
 from tests.charts import helm
-from trainyard.config.useful_time import time_between_failures, useful_share
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -85,19 +81,6 @@ def test_steps_that_a_peer_made_again_are_not_kept_twice() -> None:
     assert costs.useful(events, 10.0) == (3.0, 10.0, 1.0)  # until then it has not made the fourth again
 
 
-def test_the_page_shows_each_fault_and_what_follows_for_more_gpus() -> None:
-    killed, hung = Fault("a rank is killed", 0, 0, 20), Fault("the file server hangs", 0, 30, 20)
-    rows = [Row(killed, "pod-0", Cost(1.0, 30.0, 7, 1, 30.0), ""), Row(hung, "", Cost(None, None, 0, 0, 31.0), "waits")]
-    text = page.render("Both", rows, Measured(60.0, 120.0, 0.01, 0.5, 0.0))
-    assert "| a rank is killed | pod-0 | - | 1 s | 30 s | 7 | 1 | nothing |" in text
-    assert "| the file server hangs |  | 30 s | - | not interrupted; longest step 31.0 s | 0 | 0 | waits |" in text
-    assert "bit-equal" in text
-    assert "60 of 120 s: 50.0 %" in text
-    share = useful_share(time_between_failures(1024), 23.85, 0.01, 30.0)
-    assert f"| 1,024 | 7.9 h | 24 s | {100 * share:.2f} % |" in text
-    assert "by 0.002 at most" in page.render("Both", rows, Measured(60.0, 120.0, 0.01, 0.5, 2e-3))
-
-
 def test_what_is_half_undone_is_undone_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[tuple[str, ...]] = []
 
@@ -114,50 +97,6 @@ def test_what_is_half_undone_is_undone_from_the_beginning(monkeypatch: pytest.Mo
     monkeypatch.setattr(cluster, "kubectl", kubectl)
     cluster.mend()
     assert done == [("--undo",), ("--list",), ("kill", "trainyard-2"), ("--undo",)]
-
-
-def test_a_fault_that_fails_is_passed_over_and_two_end_the_campaign(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    made = iter([True, False, True, False, False, True])
-
-    def perform(job: disturb.Job, fault: Fault, watch: cluster.Watch) -> Row:
-        if not next(made):
-            raise CommandError("no")
-        return Row(fault, "", Cost(None, None, 0, 0, 1.0), "")
-
-    mended: list[int] = []
-    monkeypatch.setattr(disturb, "perform", perform)
-    monkeypatch.setattr(disturb, "finished", lambda _: False)
-    monkeypatch.setattr(disturb, "why", lambda _: "")
-    monkeypatch.setattr(cluster, "pods", lambda *_: [])
-    monkeypatch.setattr(cluster, "mend", lambda: mended.append(1))
-    schedule = draw(1, 20, "trainjob")
-    rows = campaign.make_faults(disturb.Job("space", "trainjob", "", 3), schedule, 0.0, tmp_path)
-    assert [row.fault for row in rows] == [schedule[0], schedule[2]]
-    assert len(mended) == 3 + 1  # and at the end
-
-
-def test_campaigns_side_by_side(tmp_path: Path) -> None:
-    killed, cut = Fault("a rank is killed", 0, 0, 20), Fault("a node is cut from storage", 0, 30, 20)
-    ours = [Row(killed, "pod-0", Cost(1.0, 20.0, 7, 1, 20.0), ""), Row(cut, "", Cost(None, None, 0, 0, 31.0), "")]
-    theirs = [Row(killed, "pod-0", Cost(1.0, 340.0, 400, 2, 340.0), "not back after 300 s: deletes all pods")]
-    measured = Measured(60.0, 120.0, 0.01, 0.5, None, 300.0)
-    (tmp_path / "rows.json").write_text(json.dumps(theirs))
-    assert page.read(tmp_path) == (theirs, None)
-    (tmp_path / "measured.json").write_text(json.dumps(measured._asdict()))
-    assert page.read(tmp_path) == (theirs, measured)
-    text = page.side_by_side({"ours": (ours, None), "theirs": page.read(tmp_path)})
-    assert "| fault | ours | theirs |" in text
-    assert (
-        "| a rank is killed | 20 s, 7 steps | 340 s, 400 steps; a person: not back after 300 s: deletes all pods |"
-        in text
-    )
-    assert "| a node is cut from storage | went on; 31 s | - |" in text
-    assert "| 2; 1; 0 | 1; 1; 1 |" in text
-    # checkpoints are as far apart as the program saves them, not as far as would be best
-    share = useful_share(time_between_failures(1024), 300.0, 0.01, 340.0)
-    assert f"| **expected with 1,024 GPUs** | - | {100 * share:.2f} % |" in text
 
 
 def test_a_peer_has_the_pods_and_tolerations_of_our_run() -> None:
@@ -219,9 +158,3 @@ def test_the_undisturbed_run_and_the_comparison_of_weights(tmp_path: Path, monke
     next(iter(weights.values())).view(-1)[0] += 1e-3
     torch.save(weights, other / "published/model.pth")
     assert disturb.difference(run, other) == pytest.approx(1e-3, rel=1e-2)
-
-
-def test_a_schedule_may_be_of_some_kinds_alone() -> None:
-    some = ("a rank is killed", "a node dies for good")
-    schedule = draw(1, 6, "pytorchjob", some)
-    assert [{fault.kind for fault in schedule[at : at + 2]} for at in (0, 2, 4)] == [set(some)] * 3
