@@ -18,6 +18,7 @@ from tests import costs
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGET, PLAIN = 90.0, 5.0  # seconds for all tests; of a file that has not been run here and has no mark `takes`
+HERE = "not e2e and not images and not root and not soak"  # what `make test` runs
 ELSEWHERE = ("tests/e2e/", "tests/images/")  # tests that need the cluster or the images
 # By the check's name in hack/lint: what it reads, a star being anything
 READS = {
@@ -130,7 +131,7 @@ def test(chosen: Mapping[str, str], tree: Mapping[str, str]) -> bool:
             late.append(path)
     print(f"quick: left out, which BUDGET=SECONDS has time for: {' '.join(late) or 'none'}", flush=True)
     spread = ["-n", "auto", "--dist", "loadfile"] if len(fit) > 2 else []
-    command = [sys.executable, "-m", "pytest", "-q", *spread, "-m", "not e2e and not images and not root and not soak", *fit]
+    command = [sys.executable, "-m", "pytest", "-q", *spread, "-m", HERE, *fit]
     return not fit or subprocess.run(command, cwd=ROOT, check=False).returncode in (0, 5)  # 5: none was collected
 
 
