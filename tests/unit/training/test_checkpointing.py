@@ -65,6 +65,22 @@ def test_same_gradients_and_statistics_to_the_bit(total: Any) -> None:
         assert torch.equal(model(pictures), again(pictures))
 
 
+def test_compiled_too() -> None:
+    model, again = both()
+    for one in (model, again):
+        for module in one.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0  # a compiled one draws other numbers
+    compiled: Any = torch.compile(again, backend="aot_eager", dynamic=False)
+    pictures = torch.randn(6, 3, 16, 16)
+    for one in (model, compiled):
+        one(pictures).square().sum().backward()
+    for first, second in zip(model.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-4)
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], tensor)
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_through_the_engine(fleet: Fleet, tmp_path: Path, kind: str) -> None:
     short = {
