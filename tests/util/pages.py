@@ -5,13 +5,18 @@ import string
 import sys
 from pathlib import Path
 
-from forked import ROOT, Forker
+from forked import Forker
 
 from tests import documents
 
 
 def run(
-    forker: Forker, page: str, has: str, instead: dict[str, str] | None = None, cwd: Path = ROOT, **own: str | Path
+    forker: Forker,
+    page: str,
+    has: str,
+    instead: dict[str, str] | None = None,
+    cwd: Path = documents.ROOT,
+    **own: str | Path,
 ) -> str:
     """Run the commands of a block, which must succeed, as bash does; what they printed.
 
