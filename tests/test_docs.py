@@ -25,8 +25,8 @@ def asked_for(test: str) -> list[str]:
     calls = [node for node in ast.walk(ast.parse((ROOT / test).read_text())) if isinstance(node, ast.Call)]
     found = []
     for call in calls:
-        if ast.unparse(call.func) in ("documents.text", "documents.texts", "documents.run"):
-            page, *has = [str(one.value) for one in call.args[:2] if isinstance(one, ast.Constant)]
+        if ast.unparse(call.func) in ("documents.text", "documents.texts", "documents.run", "pages.run"):
+            page, *has = [str(one.value) for one in call.args[:3] if isinstance(one, ast.Constant)]
             found += [documents.text(page, *has)] if has else documents.texts(page, test)
     return found
 
