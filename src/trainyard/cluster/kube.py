@@ -283,7 +283,7 @@ def delete(
     except RefusedError as error:
         if error.status == 409:
             raise RefusedError(
-                409, f"{label} was made anew or changed by somebody, and was left alone: {error}"
+                409, f"{label} was recreated or changed by somebody, and was left alone: {error}"
             ) from None
         if error.status != 404:
             raise

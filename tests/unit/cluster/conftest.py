@@ -1,7 +1,9 @@
 """API servers on loopback, and this process as their client; and doctor on the sound cluster."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import yaml
@@ -37,15 +39,21 @@ def kinds() -> dict[str, tuple[str, str]]:
     return known | API | KUBEFLOW | KUEUE
 
 
+@contextmanager
+def client_of(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let commands of this process use a server, of whose kinds they know nothing yet."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    monkeypatch.setattr(kube, "_KINDS", dict(kube._KINDS))
+    connection._connected.cache_clear()
+    yield
+    connection._connected.cache_clear()
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Iterator[Cluster]:
     """The server; commands of this process use it."""
-    with apiserver.running() as cluster:
-        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
-        monkeypatch.setattr(kube, "_KINDS", dict(kube._KINDS))
-        connection._connected.cache_clear()
+    with apiserver.running() as cluster, client_of(cluster.kubeconfig(tmp_path / "kubeconfig"), monkeypatch):
         yield cluster
-        connection._connected.cache_clear()
 
 
 @pytest.fixture
@@ -81,11 +89,8 @@ def cluster(tmp_path, monkeypatch) -> Iterator[Objects]:
     with objects.running(held, kinds()) as found:
         found.seen = renew
         found.binds = {("nfs", "ReadWriteMany"), ("", "ReadWriteMany")}
-        monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig(tmp_path / "kubeconfig")))
-        monkeypatch.setattr(kube, "_KINDS", dict(kube._KINDS))
-        connection._connected.cache_clear()
-        yield found
-        connection._connected.cache_clear()
+        with client_of(found.kubeconfig(tmp_path / "kubeconfig"), monkeypatch):
+            yield found
 
 
 @pytest.fixture

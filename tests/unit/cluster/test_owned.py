@@ -35,7 +35,7 @@ def pod(name: str, uid: str, **labels: str) -> dict:
 def test_only_the_object_that_was_seen_is_deleted(held):
     seen = pod("p", "first", **OURS)
     held.objects["pods"] = [pod("p", "second", **OURS)]
-    with pytest.raises(RefusedError, match="pods/p was made anew or changed by somebody, and was left alone"):
+    with pytest.raises(RefusedError, match="pods/p was recreated or changed by somebody, and was left alone"):
         kube.delete("pods", "vision", seen, OURS)
     assert held.deleted == []
     held.objects["pods"] = [seen]
@@ -99,4 +99,4 @@ def test_a_claim_that_was_made_anew_while_helm_uninstalled_stays(held, monkeypat
     code, _, said = ended(delete.main, "run", "-n", "vision", "--data", "--yes-delete-data")
     assert (code, held.deleted) == (2, [])
     assert not delete.has_gone("first", claim("first"))
-    assert "persistentvolumeclaims/run-data was made anew or changed by somebody, and was left alone" in said
+    assert "persistentvolumeclaims/run-data was recreated or changed by somebody, and was left alone" in said

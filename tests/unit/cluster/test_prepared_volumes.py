@@ -263,7 +263,7 @@ def test_a_volume_that_another_claim_has_is_not_made_for_the_one_that_names_it()
 
 
 def test_what_has_a_probes_name_and_is_another_stays(cluster):
-    """A claim of that name and label is there already, or was made anew meanwhile."""
+    """A claim of that name and label is there already, or was recreated meanwhile."""
     with probe_removal.removing(NAMESPACE, datetime.now(UTC)) as made:
         made.create("pods", {"kind": "Pod", "metadata": {"name": "doctor-1", "labels": probe_objects.MARK}, "spec": {}})
         (pod,) = cluster.objects["pods"]
